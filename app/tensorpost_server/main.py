@@ -44,7 +44,9 @@ from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
 from .http.open_inference import routes as inference_routes
 from .http.open_inference.grpc_service import GrpcServer
-from .http.open_inference.inference_service import InferenceService
+from .http.open_inference.model_operation import resolve_presets
+from .http.open_inference.models import ModelCatalogue
+from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -114,8 +116,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    access, inference = AccessControl(settings), InferenceService(settings)
-    service = Service(settings, admission, access, inference, TrustedProxies.from_settings(settings), metrics=metrics)
+    models = ModelCatalogue(settings.presets)
+    resolve_presets(models)
+    access, regions, proxies = AccessControl(settings), SharedMemory(settings), TrustedProxies.from_settings(settings)
+    service = Service(settings, admission, access, models, regions, proxies, metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -129,7 +133,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
+        trimming = asyncio.ensure_future(_trim(admission, service.regions.sweep))
         try:
             if grpc_server is not None:
                 await grpc_server.start()
@@ -141,7 +145,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 await grpc_server.stop()
             trimming.cancel()
             buffers.trim(0)
-            service.inference.regions.close()
+            service.regions.close()
             service.pool.close()
             service.pool = None
             service.observe_by(None)

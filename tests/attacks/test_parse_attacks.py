@@ -37,7 +37,7 @@ from tensorpost.problems import InvalidFrame, InvalidJson
 from tensorpost.strict_json import read_json
 from tensorpost_server.http.json_numbers import json_numbers
 from tensorpost_server.http.parse_threads import ParseThreads
-from tensorpost_server.http.responses import tensor_json
+from tensorpost_server.http.wires.operator_answer import tensor_json
 
 LOOP = "uvicorn"  # the name of the thread that `serving` runs the server on
 MOST_STEPS = 6_000

@@ -34,14 +34,10 @@ from uvicorn.server import ServerState
 
 from tensorpost.datatypes import data_type
 from tensorpost.frame import encode_head
-from tensorpost_server.http.call_cache import (
-    MOST_KEY_BYTES,
-    BoundedCache,
-    field_lines,
-    received_tensors,
-    whole_messages,
-)
+from tensorpost_server.http.bounded_cache import MOST_KEY_BYTES, BoundedCache
+from tensorpost_server.http.calls.prepared_call import received_tensors
 from tensorpost_server.http.connection import shared_state
+from tensorpost_server.http.connection.whole_messages import field_lines, whole_messages
 
 TILE = "/v1/operators/tile?repeats=1,2"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorpost_server.http.call_cache import Replay
+from tensorpost_server.http.replay import Replay
 
 __all__ = ["count_replays"]
 

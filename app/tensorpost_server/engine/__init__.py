@@ -4,7 +4,7 @@ from ..planning import make_plan
 from .admission import Admission, Ticket
 from .pool import DeviceStatus, Pool
 from .stages import STAGES, Stages
-from .worker import InlineLimits, QueueSlot, StartFunction, Worker
+from .worker import InlineLimits, QueueSlot, Worker
 from .worker_threads import WorkerThreads
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "Pool",
     "QueueSlot",
     "Stages",
-    "StartFunction",
     "Ticket",
     "Worker",
     "WorkerThreads",

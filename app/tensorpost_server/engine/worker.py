@@ -16,11 +16,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
-from ..backends import Backend, Run
+from ..backends import Backend, DeviceMemory, Run, SharingBackend
 from ..backends.timeline import Timeline
 from ..forms.base import stoppable
 from ..planning import Plan
@@ -32,14 +32,12 @@ __all__ = [
     "RETRY_AFTER_SECONDS",
     "InlineLimits",
     "QueueSlot",
-    "StartFunction",
     "Worker",
     "ignore_loss",
     "timed",
 ]
 
 T = TypeVar("T")
-StartFunction: TypeAlias = Callable[[Plan, Sequence[memoryview]], Run]
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +133,14 @@ class Worker:
         """Why it cannot run the plan; None if it can."""
         return self.lost or self.backend.refusal_reason(plan)
 
+    def computed_by(self, plan: Plan) -> str:
+        """The name of the backend, and the library that computes the plan in its place: `numba+numpy`.
+
+        Answers, access log, metrics and traces have this one name.
+        """
+        library = self.backend.library(plan)
+        return f"{self.backend.name}+{library}" if library else self.backend.name
+
     def is_preferred(self, plan: Plan) -> bool:
         """Whether `auto` should prefer it: the plan is large enough, and the device has memory again if it had none."""
         has_memory = not self._full_until or time.monotonic() > self._full_until
@@ -205,8 +211,8 @@ class Worker:
             self._threads.close(calls)
 
     async def run(
-        self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "", timeline: Timeline | None = None,
-        start: StartFunction | None = None,
+        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], *, caller: str = "",
+        timeline: Timeline | None = None, targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The output's bytes in order, computed while earlier ones are being sent.
 
@@ -215,14 +221,14 @@ class Worker:
 
         Args:
             plan: what to run.
-            inputs: bytes of the plan's inputs, in binding order.
+            inputs: bytes of the plan's inputs, in binding order; those of indices are in host memory.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
-            start: starts the run on a thread of this worker; None for the backend's `start`.
+            targets: see `SharingBackend.start_shared`.
         """
         calls = self._threads.open(caller)
         try:
-            run = await self._start(calls, plan, inputs, start or self.backend.start, timeline)
+            run = await self._start(calls, plan, inputs, targets, timeline)
         except BaseException:
             self._threads.close(calls)
             raise
@@ -246,19 +252,31 @@ class Worker:
             await _shielded(self._finish(run, ahead))
 
     async def _start(
-        self, calls: Calls, plan: Plan, inputs: Sequence[memoryview], start: StartFunction, timeline: Timeline | None
-    ) -> Run:
+        self, calls: Calls, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
+        targets: Sequence[DeviceMemory | None] | None, timeline: Timeline | None,
+    ) -> Run:  # fmt: skip
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
         moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
-        start = _checked(start) if plan.index_range is not None else start
+        start = self._begin
         if timeline is not None:  # processors compute where the inputs are
             start = timeline.timed("kernel" if self.backend.inline else "upload", start)
-        starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs)
+        starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs, targets)
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
             await _shielded(self._abandon(starting))
             raise
+
+    def _begin(
+        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
+    ) -> Run:
+        """Start a run whose indices lie within their axes; see `SharingBackend.start_shared`."""
+        plan.check_indices(inputs)
+        in_host_memory = [block for block in inputs if isinstance(block, memoryview)]
+        if targets is None and len(in_host_memory) == len(inputs):
+            return self.backend.start(plan, in_host_memory)
+        assert isinstance(self.backend, SharingBackend)
+        return self.backend.start_shared(plan, inputs, targets)
 
     async def _abandon(self, starting: Future[Run]) -> None:
         """Await the start of a run whose caller was cancelled, since it reads the inputs until then, and close it."""
@@ -375,16 +393,6 @@ class QueueSlot:
     def release(self) -> None:
         """Take the request out of the queue. Called once."""
         self._worker.dequeue(self._size_in_bytes)
-
-
-def _checked(start: StartFunction) -> StartFunction:
-    """The function, after the plan's indices were found to lie within their axes."""
-
-    def checked(plan: Plan, inputs: Sequence[memoryview]) -> Run:
-        plan.check_indices(inputs)
-        return start(plan, inputs)
-
-    return checked
 
 
 def _cost(work: int) -> int:

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Protocol
 
 import numpy as np
 
@@ -24,39 +23,13 @@ from tensorpost.problems import InvalidFrame, LimitExceeded, TensorpostError
 from ..settings import Settings
 from .media_types import Pixels
 
-__all__ = ["Encoded", "Npz", "Picture"]
+__all__ = ["Npz", "Picture"]
 
 _END_BYTES = 22  # of a ZIP archive's end record without a comment (APPNOTE.TXT, section 4.3.16)
 _END64_BYTES = 20  # of the record before it, which archives with more than 4 GiB have (section 4.3.15)
 _DIRECTORY_BYTES_PER_TENSOR = 1024  # a name of an array, and what NumPy adds
 _BLOCK_BYTES = 1 << 20  # read from an archive at a time
 _SUFFIX = ".npy"
-
-
-class Encoded(Protocol):
-    """The tensors of a body that was received and not decoded yet."""
-
-    @property
-    def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
-        """Name, type and shape of each tensor, in the order of the body."""
-        ...
-
-    @property
-    def working_bytes(self) -> int:
-        """Memory that decoding takes beside the tensors."""
-        ...
-
-    def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
-        """Decode some of the tensors.
-
-        Args:
-            memory: where to: a block for each of them, as long as the tensor.
-            first: index of the first of them.
-
-        Raises:
-            InvalidFrame: the body is broken.
-        """
-        ...
 
 
 def _refuse_too_large(size_in_bytes: int, settings: Settings) -> None:

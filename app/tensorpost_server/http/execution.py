@@ -1,105 +1,94 @@
-"""Running a call: parse, plan, reserve memory, receive tensors, compute, respond; in this order."""
+"""Running a call: read, plan, reserve memory, receive tensors, compute, answer; in this order, whatever the wire."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.onnx.strings import has_string_outputs, numbers_node
-from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
+from tensorpost.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
-from ..engine import QueueSlot, Stages, StartFunction, Ticket, Worker
-from ..planning import make_plan
-from ..settings import Settings
-from .call_cache import (
-    MOST_KEY_BYTES,
-    CallFormat,
-    PreparedCall,
-    PreparedHead,
-    Replay,
-    RequestKey,
-    WholeMessages,
-    received_tensors,
-)
+from ..backends import DeviceMemory, SharingBackend
+from ..engine import QueueSlot, Stages, Ticket, Worker
+from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
+from .calls.byte_strings import encode_strings
+from .calls.call import Call, DeviceSource, OpenSink
+from .calls.prepared_call import PreparedCall, RequestKey, prepare, received_tensors
 from .connection.receive_into import arrived_bytes, receive_into
-from .dialects import takes_long
+from .connection.whole_messages import WholeMessages
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import FRAMING, Framing, content_length, wait_seconds
-from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
-from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
+from .replay import Replay
 from .request_body import ClientDisconnected, RequestBody, receive_chunked
-from .responses import (
-    BUFFERED_MEDIA_TYPES,
-    JSON_BYTES_PER_TEXT_BYTE,
-    ResponseSender,
-    backend_name,
-    check_output,
-    json_elements,
-    response_head,
-    slices_bytes,
-    text_bytes,
-    whole_response,
-    whole_response_bytes,
-)
+from .response_sender import ResponseSender
 from .service import Service
+from .wires.wire import Wire
 
 __all__ = ["Execution"]
+
+JSON_BYTES_PER_TEXT_BYTE = 8
+"""Memory of a byte of a string on its way out: the string, its text with escapes, and twice that while it is joined."""
+
+_LONG_BYTES = 1 << 20  # of collected outputs, which take long to join
 
 _log = logging.getLogger(__name__)
 
 
 class Execution:
-    """One request that runs an operator.
+    """One request that computes something. It is a `ReadContext` for its wire.
 
     Args:
         service: the service of the application.
         scope: the ASGI scope of the request, with its id.
         fields: the header fields in it, by name.
-        dialect: the dialect of the request's path.
-        operator: name in the path.
+        wire: reads the request.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
         observation: takes note of what becomes known.
+
+    Attributes are those of `ReadContext`, and:
+        sender: sends the answer; None before the body's length is known.
     """
 
     __slots__ = (
-        "_assigned_bytes", "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing",
-        "_queue_slot", "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole",
-        "sender",
+        "_assigned_bytes", "_caller", "_fields", "_limit", "_observation", "_queue_slot", "_scope", "_service",
+        "_ticket", "_upload_ended", "_wait", "_whole", "_wire", "body", "head_has_arrived", "large", "parsing", "query",
+        "sender", "settings", "slow_threads", "watch",
     )  # fmt: skip
 
+    body: RequestBody
+    watch: CallerWatch
+
     def __init__(
-        self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
-        whole: WholeMessages | None, observation: Observation,
+        self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], wire: Wire, whole: WholeMessages | None,
+        observation: Observation,
     ) -> None:  # fmt: skip
-        self._service, self._scope, self._fields = service, scope, fields
-        self._dialect, self._operator = dialect, operator
+        self._service, self._scope, self._fields, self._wire = service, scope, fields, wire
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
-        self._parsing, self._slow_threads = (
-            service.parsing.for_caller(self._caller),
-            service.slow_threads.for_caller(self._caller),
-        )
+        self.settings, self.query = service.settings, scope["query_string"].decode("latin-1")
+        self.parsing = service.parsing.for_caller(self._caller)
+        self.slow_threads = service.slow_threads.for_caller(self._caller)
+        self.head_has_arrived = self.large = False
         self._wait = wait_seconds(fields.get(b"prefer"))
         self._limit = asyncio.timeout(self._wait)
         self._upload_ended = False  # to make room for others
-        self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
         self._assigned_bytes = 0  # what the admission ticket reserves: the call's memory, and its worker's for it
-        self._start: StartFunction | None = None
         self.sender: ResponseSender | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether the response has begun; from then on its status cannot change."""
+        """Whether the answer has begun; from then on its status cannot change."""
         return self.sender is not None and self.sender.begun
 
     async def run(self, receive: Receive, send: Send) -> None:
@@ -110,8 +99,8 @@ class Execution:
         """
         try:
             async with self._limit:
-                with CallerWatch(receive) as watch:
-                    await self._run(receive, send, watch)
+                with CallerWatch(receive) as self.watch:
+                    await self._run(receive, send)
         except ClientDisconnected:
             self._observation.reason = CLIENT_DISCONNECTED
         except TimeoutError:
@@ -128,6 +117,7 @@ class Execution:
             raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
             self._observe()
+            self._wire.close()
             if self._queue_slot is not None:
                 self._queue_slot.release()
             if self._ticket is not None:
@@ -135,58 +125,62 @@ class Execution:
 
     def _observe(self) -> None:
         observation, sender = self._observation, self.sender
-        if self._body is not None:
-            observation.received_bytes = self._body.received
+        if sender is not None:
+            observation.received_bytes = self.body.received
         if sender is not None and sender.begun:
             observation.status, observation.sent_bytes, observation.slices = 200, sender.sent_bytes, sender.slices
             if not sender.complete:
                 observation.reason = observation.reason or CLIENT_DISCONNECTED
 
-    async def _run(self, receive: Receive, send: Send, watch: CallerWatch) -> None:
-        service, stages = self._service, Stages()
-        settings, fields = service.settings, self._fields
+    async def _run(self, receive: Receive, send: Send) -> None:
+        service, settings, fields, stages = self._service, self.settings, self._fields, Stages()
         self._observation.stages = stages.milliseconds
         service.workers()  # refuses while there are none, before anything of the body is read
         chunks: bytearray | None = None
         framing: Framing = self._scope[FRAMING]
         if framing.chunked:
-            self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
+            # Refuses what is not read here, before any of it is received.
+            self._wire.format(fields, settings.max_body_bytes)
             chunks = await receive_chunked(
-                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
+                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self.reserve
             )
             length = len(chunks)
         else:
             length = content_length(framing.length, settings.max_body_bytes)
-        format_ = self._format_of(length)
-        sender = self.sender = ResponseSender(
-            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
-        )
-        key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
-        body = self._body = RequestBody(
+        format_ = self._wire.format(fields, length)
+        self.body = body = RequestBody(
             receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
+        )
+        sender = self.sender = ResponseSender(
+            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, self.watch
         )
         if chunks is not None:
             body.supply(memoryview(chunks).toreadonly())
         elif self._whole is not None:
             body.supply(self._whole.receive())
-        prepared, read = await self._prepare(key, body, stages, watch)
+        await self._wire.open(self.slow_threads)
+        key = RequestKey(self._wire.key, format_, self._scope["query_string"], length)
+        prepared, call = await self._prepare(key, stages)
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
+        sinks = self._wire.open_sinks(prepared.answer)
+        sources: Sequence[memoryview | DeviceSource] | None = None if call is None else call.memory
+        prepared, sources = await self._place(prepared, sources, sinks)
         stages.done("plan")
         worker = self._assign(prepared)
         stages.done("admit")
-        memory = await self._receive_tensors(prepared, read, body, worker)
+        memory = await self._receive_tensors(prepared, call, sources, worker)
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline:
-            await sender.whole(head, worker.run_now(prepared.plan, inputs, head.body_head))
+            await sender.whole(head, worker.run_now(prepared.plan, _in_host_memory(inputs), head.body_head))
             return
-        watch.start()
+        self.watch.start()
         while True:
             try:
-                await self._respond(prepared, format_, worker, inputs)
+                await self._respond(prepared, worker, inputs, sinks)
                 return
             except NoBackend:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
@@ -195,6 +189,65 @@ class Execution:
                 before, worker = worker, self._assign(prepared)
                 if worker is before:
                     raise
+
+    # ---- the call ----------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, key: RequestKey, stages: Stages) -> tuple[PreparedCall, Call | None]:
+        """The planned call, and the call itself unless the call cache knew the planned one."""
+        body, format_, head = self.body, key.format, b""
+        if format_.may_replay:
+            begin = await body.peek()
+            head = bytes(begin[: format_.head_length(begin)])
+        prepared = self._service.calls.get((key, head)) if head else None
+        if prepared is not None:
+            body.skip(len(head))
+            stages.done("head")
+            self._limit_wait(prepared.timeout)
+            return prepared, None
+        self.head_has_arrived = bool(head)
+        text_bytes = 0 if head else format_.text_bytes(body.length)
+        is_long = text_bytes > INLINE_TEXT_BYTES or len(key.query) > INLINE_QUERY_BYTES
+        self.large = self._wire.takes_long or is_long
+        call = await self._wire.read(self, format_)
+        self._limit_wait(call.timeout)
+        if self._wire.takes_long:
+            self._observation.operator = call.graph.operation.op_type
+        stages.done("head")
+        threads = self.slow_threads if self._wire.takes_long else self.parsing
+        prepared = await threads.run(self.large, prepare, call, self.settings)
+        if head and call.memory is None and len(key.query) + len(head) <= MOST_KEY_BYTES:
+            self._service.calls.put((key, head), prepared)
+        return prepared, call
+
+    async def _place(
+        self, prepared: PreparedCall, sources: Sequence[memoryview | DeviceSource] | None,
+        sinks: Sequence[OpenSink | None],
+    ) -> tuple[PreparedCall, Sequence[memoryview | DeviceSource] | None]:  # fmt: skip
+        """The call for the device that its tensors lie on, unless the caller wants another or this one refuses it.
+
+        Tensors of other devices, and those that another backend works on, pass through host memory.
+        """
+        on_devices = [source.worker for source in sources or () if not isinstance(source, memoryview)]
+        on_devices += [sink.worker for sink in sinks if sink is not None and sink.worker is not None]
+        if not on_devices:
+            return prepared, sources
+        plan, options, worker = prepared.plan, prepared.options, on_devices[0]
+        wanted, index = options.backend or self._service.workers().default, worker.backend.index
+        runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
+        runs = runs and worker.refusal_reason(plan) is None
+        checked = -1 if plan.index_range is None else prepared.order[plan.index_range.input]  # is read on the host
+        placed: list[memoryview | DeviceSource] = []
+        for at, source in enumerate(sources or ()):
+            if not isinstance(source, memoryview) and not (runs and source.worker is worker and at != checked):
+                size = source.memory.nbytes
+                block = self.reserve(size).memory(size)
+                await source.read_into(block)
+                placed.append(block)
+            else:
+                placed.append(source)
+        if runs:
+            prepared = replace(prepared, options=replace(options, backend=worker.backend.name, device=index))
+        return prepared, None if sources is None else placed
 
     def _assign(self, prepared: PreparedCall) -> Worker:
         """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses.
@@ -207,147 +260,173 @@ class Execution:
         plan, options = prepared.plan, prepared.options
         worker = self._service.workers().choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
-        self._observation.backend = backend_name(worker, plan)
+        self._observation.backend = worker.computed_by(plan)
         self._observation.opset_version = plan.operation.opset_version
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()
         missing = prepared.memory_bytes + worker.backend.held_bytes(plan) - self._assigned_bytes
         if missing > 0 or self._ticket is None:
-            self._reserve(max(0, missing))
+            self.reserve(max(0, missing))
             self._assigned_bytes += max(0, missing)
         return worker
 
     async def _receive_tensors(
-        self, prepared: PreparedCall, read: ReadBody, body: RequestBody, worker: Worker
-    ) -> list[memoryview]:
+        self, prepared: PreparedCall, call: Call | None, sources: Sequence[memoryview | DeviceSource] | None,
+        worker: Worker,
+    ) -> Sequence[memoryview | DeviceMemory]:  # fmt: skip
         """The tensors in the order of the body, in memory that this worker reads fastest."""
-        memory, ticket = read.memory, self._ticket
+        body, ticket = self.body, self._ticket
         assert ticket is not None
-        if read.encoded is not None:
-            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
-            await self._slow_threads.run(True, read.encoded.decode_into, memory)
+        if sources is not None:
+            ticket.uploaded()
+            return [source if isinstance(source, memoryview) else source.memory for source in sources]
+        encoded = None if call is None else call.encoded
+        memory: list[memoryview] | None = None
+        if encoded is None and prepared.aligned and worker.is_small(prepared.plan) and body.complete is not None:
+            memory = received_tensors(body.complete, prepared.sizes)
         if memory is None:
-            complete = body.complete if prepared.aligned and worker.is_small(prepared.plan) else None
-            memory = None if complete is None else received_tensors(complete, prepared.sizes)
-        if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
-            await body.receive_into(memory)
+            if encoded is not None:
+                await self.slow_threads.run(True, encoded.decode_into, memory)
+            else:
+                await body.receive_into(memory)
         ticket.uploaded()
         return memory
 
-    def _format_of(self, length: int) -> CallFormat:
-        """How the request is read and its response is written."""
-        return RequestFormat.from_headers(self._fields, length)
-
-    async def _prepare(
-        self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
-    ) -> tuple[PreparedCall, ReadBody]:
-        """The planned call, from the call cache if it is there; and what parsing it read of the body."""
-        settings, format_ = self._service.settings, key.format
-        assert isinstance(format_, RequestFormat)
-        slow = takes_long(self._dialect, self._operator)
-        threads = self._slow_threads if slow else self._parsing
-        # Refuses an unknown operator before anything of the body is read.
-        parser = await threads.run(slow, self._dialect, self._operator)
-        if slow:
-            self._observation.operator = self._operator  # the package onnx knows it, so no caller made it up
-        head, prepared = await self._known_call(key, body, stages)
-        if prepared is not None:
-            return prepared, ReadBody()
-        has_long_head = not head and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
-        large = slow or has_long_head or len(key.query) > INLINE_QUERY_BYTES
-        read = await read_call(
-            body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads,
-            self._slow_threads, watch, head_has_arrived=bool(head), large=large,
-        )  # fmt: skip
-        stages.done("head")
-        prepared = await threads.run(large, _plan, read, format_, settings)
-        if read.memory is None:
-            self._keep_call(key, head, prepared)
-        return prepared, ReadBody(read.memory, read.encoded)
-
-    async def _known_call(
-        self, key: RequestKey, body: RequestBody, stages: Stages
-    ) -> tuple[bytes, PreparedCall | None]:
-        """The head of the body, empty if it is not worth a cache entry, and the call that the cache holds for it."""
-        if not key.format.may_replay:
-            return b"", None
-        begin = await body.peek()
-        head = bytes(begin[: key.format.head_length(begin)])
-        prepared = self._service.calls.get((key, head)) if head else None
-        if prepared is not None:
-            body.skip(len(head))
-            stages.done("head")
-        return head, prepared
-
-    def _keep_call(self, key: RequestKey, head: bytes, prepared: PreparedCall) -> None:
-        """Put a call into the cache, if its head is worth it."""
-        if head and len(key.query) + len(head) <= MOST_KEY_BYTES:
-            self._service.calls.put((key, head), prepared)
+    # ---- the answer --------------------------------------------------------------------------------------------------
 
     async def _respond(
-        self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]
-    ) -> None:
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        sinks: Sequence[OpenSink | None],
+    ) -> None:  # fmt: skip
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender = prepared.plan, self.sender
+        plan, answer, sender = prepared.plan, prepared.answer, self.sender
         assert sender is not None
-        assert isinstance(format_, RequestFormat)
-        if format_.response in BUFFERED_MEDIA_TYPES:
-            # `check_output` has limited it, so it fits in memory.
-            output = await self._whole_output(prepared, worker, inputs)
-            is_text = format_.response is MediaType.JSON
-            threads = self._parsing if is_text else self._slow_threads
-            large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
-            if prepared.strings is not None:
-                self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
-            whole, body = await threads.run(large, whole_response, prepared, format_, worker, output)
-            if len(body) <= self._service.settings.slice_bytes:
-                await sender.whole(whole, body)
+        if answer.streams:
+            head = prepared.heads.get(worker)
+            if head is None:
+                head = prepared.heads[worker] = answer.head(plan, worker)
+            if head.inline:
+                # The first time, backends make tables and compile, which may take long, so a thread does it.
+                trace = self._observation.trace
+                timeline = None if trace is None else trace.timeline
+                body = await worker.run_once(
+                    plan, _in_host_memory(inputs), head.body_head, caller=self._caller, timeline=timeline
+                )
+                await sender.whole(head, body)
             else:
-                await sender.stream(whole, _pieces(body, self._service.settings.slice_bytes))
+                await sender.stream(head, self._slices(prepared, worker, inputs))
             return
-        head = prepared.heads.get(worker)
-        if head is None:
-            head = prepared.heads[worker] = response_head(prepared, worker, format_.response)
-        await self._send_binary(head, prepared, worker, inputs)
+        outputs = await self._collect(prepared, worker, inputs, sinks)
+        is_long = sum(map(len, outputs)) > _LONG_BYTES
+        elements = answer.json_elements(plan)
+        threads = self.slow_threads if answer.encodes or (is_long and not elements) else self.parsing
+        large = answer.encodes or is_long or elements > INLINE_JSON_ELEMENTS
+        head, body = await threads.run(large, answer.whole, plan, worker, outputs)
+        if len(body) <= self.settings.slice_bytes:
+            await sender.whole(head, body)
+        else:
+            await sender.stream(head, _pieces(body, self.settings.slice_bytes))
 
-    async def _whole_output(self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]) -> bytes:
-        """The bytes of all outputs, one after the other."""
-        return b"".join([block async for block in self._slices(prepared, worker, inputs)])
+    async def _collect(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        sinks: Sequence[OpenSink | None],
+    ) -> list[bytearray]:  # fmt: skip
+        """The bytes of each output that goes into the body; the others are written to their sinks."""
+        plan, wanted = prepared.plan, prepared.answer.sinks
+        sizes = [slot.layout.size_in_bytes for slot in plan.outputs]
+        # Strings are known when all of their numbers are.
+        kept = [
+            bytearray(size if sink.in_body or (sink.wanted and sink.is_text) else 0)
+            for sink, size in zip(wanted, sizes, strict=True)
+        ]
+        targets = self._device_targets(prepared, worker, sinks)
+        index = at = 0
+        async for block in self._slices(prepared, worker, inputs, targets):
+            left = block  # empty where the device puts the outputs in place
+            while left.nbytes:
+                part, left = left[: sizes[index] - at], left[sizes[index] - at :]
+                sink = sinks[index]
+                if kept[index]:
+                    kept[index][at : at + len(part)] = part
+                elif sink is not None:
+                    await sink.write(part, at)
+                at += len(part)
+                if at == sizes[index]:
+                    index, at = index + 1, 0
+        if prepared.strings is not None:
+            for index, sink in enumerate(wanted):
+                if sink.wanted and sink.is_text:
+                    kept[index] = await self._strings(prepared, kept[index], sinks[index])
+        return kept
 
-    async def _send_binary(
-        self, head: PreparedHead, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
-    ) -> None:
-        """Send the head, and the outputs as they are computed."""
-        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
-        assert sender is not None
-        if head.inline:
-            # The first time, backends make tables and compile, which may take long, so a thread does it.
-            timeline = None if trace is None else trace.timeline
-            await sender.whole(
-                head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
-            )
-            return
-        await sender.stream(head, self._slices(prepared, worker, inputs))
+    async def _strings(self, prepared: PreparedCall, numbers: bytearray, sink: OpenSink | None) -> bytearray:
+        """The strings that an output's numbers stand for, as `encode_strings` writes them; empty if a sink has them."""
+        assert prepared.strings is not None
+        table, found = prepared.strings.table, np.frombuffer(numbers, np.int64)
+        size, most = table.total_bytes(found) + 4 * found.size, self.settings.max_output_bytes
+        if size > most:
+            raise LimitExceeded.of("the output", size, most, "TENSORPOST_MAX_OUTPUT_BYTES")
+        self.reserve(JSON_BYTES_PER_TEXT_BYTE * size)
+        data = await self.parsing.run(found.size > INLINE_JSON_ELEMENTS, lambda: encode_strings(table.strings(found)))
+        if sink is None:
+            return bytearray(data)
+        await sink.write(memoryview(data), 0)
+        return bytearray()
+
+    def _device_targets(
+        self, prepared: PreparedCall, worker: Worker, sinks: Sequence[OpenSink | None]
+    ) -> list[DeviceMemory | None] | None:
+        """Where the worker's device puts the outputs; None if some are wanted elsewhere."""
+        if not isinstance(worker.backend, SharingBackend) or prepared.plan.slices.has_gaps:
+            return None
+        found: list[DeviceMemory | None] = []
+        for slot, wanted, sink in zip(prepared.plan.outputs, prepared.answer.sinks, sinks, strict=True):
+            if not wanted.wanted:
+                found.append(None)
+            elif sink is None or sink.worker is not worker or wanted.is_text:
+                return None
+            else:
+                found.append(sink.device_memory(slot.layout.size_in_bytes))
+        return found
 
     def _slices(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
-    ) -> AsyncGenerator[memoryview]:
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        targets: Sequence[DeviceMemory | None] | None = None,
+    ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The outputs' bytes, computed while earlier ones are being sent."""
         trace = self._observation.trace
         timeline = None if trace is None else trace.timeline
-        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, start=self._start)
+        slices = worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, targets=targets)
+        return slices if prepared.timeout is None else self._without_limit(slices)
 
-    def _reserve(self, size_in_bytes: int) -> Ticket:
+    async def _without_limit(self, slices: AsyncGenerator[memoryview]) -> AsyncGenerator[memoryview]:
+        """The slices; with the first one the call's wait is over."""
+        try:
+            async for block in slices:
+                self._limit.reschedule(None)
+                yield block
+        finally:
+            await slices.aclose()
+
+    # ---- memory and time ---------------------------------------------------------------------------------------------
+
+    def _limit_wait(self, seconds: float | None) -> None:
+        """Let the request end after `seconds`, unless its answer has begun; None sets no limit."""
+        if seconds is not None:
+            self._wait = seconds if self._wait is None else min(seconds, self._wait)
+            end = asyncio.get_running_loop().time() + seconds
+            self._limit.reschedule(min(end, self._limit.when() or math.inf))
+
+    def reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with this much memory, or reserve more for it if it is admitted already."""
         if self._upload_ended:
             raise self._deadline_error()
         if self._ticket is None:
             self._ticket = self._service.admission.admit(size_in_bytes, self._caller)
-            body = self._body
-            if body is not None and body.arrived() < body.length:
-                self._ticket.uploading(body.length, body.arrived, self._end_upload)
+            if self.sender is not None and self.body.arrived() < self.body.length:
+                self._ticket.uploading(self.body.length, self.body.arrived, self._end_upload)
         else:
             self._ticket.grow(size_in_bytes)
         return self._ticket
@@ -359,14 +438,14 @@ class Execution:
 
     def _deadline_error(self) -> TensorpostError:
         """The error of a request that was ended before its response began."""
-        body = self._body
-        if self._upload_ended and body is not None:
+        if self._upload_ended:
+            body = self.body
             return ReceiveTimeout(
                 f"others needed the memory of this request, and its body came slowest: {body.arrived():,} of "
                 f"{body.length:,} bytes (setting TENSORPOST_SLOW_UPLOAD_SECONDS)"
             )
         return DeadlineExceeded(
-            f"the answer did not begin within the {self._wait} s that the request would wait for it (Prefer: wait)"
+            f"the answer did not begin within the {self._wait:g} s that the request would wait for it (Prefer: wait)"
         )
 
 
@@ -377,28 +456,6 @@ async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]
         yield whole[at : at + size_in_bytes]
 
 
-def _plan(read: ReadCall, format_: RequestFormat, settings: Settings) -> PreparedCall:
-    """Plan a call.
-
-    Raises:
-        LimitExceeded: the plan is above a limit.
-        NotAcceptable: the response's media type cannot hold the output, or Accept names none that is written here.
-    """
-    operation = read.operation if read.strings is None else numbers_node(read.strings.node)
-    plan = make_plan(operation, settings.slice_bytes)
-    slots = plan.inputs
-    if format_.unacceptable is not None:
-        raise NotAcceptable(format_.unacceptable)
-    if read.strings is not None and format_.response is not MediaType.JSON and has_string_outputs(read.strings.node):
-        raise NotAcceptable(f"{format_.response.value} holds no strings; accept {MediaType.JSON.value}")
-    check_output(plan, format_, settings)
-    sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
-    index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
-    # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
-    memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
-    memory_bytes += whole_response_bytes(plan, format_.response)
-    memory_bytes += 0 if read.encoded is None else read.encoded.working_bytes
-    order = tuple([index_of[slot.name] for slot in slots])
-    starts = [*itertools.accumulate(sizes, initial=0)]
-    misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
-    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes, strings=read.strings)
+def _in_host_memory(inputs: Sequence[memoryview | DeviceMemory]) -> list[memoryview]:
+    """The inputs of a small plan, all of which are in host memory: only processors have small plans."""
+    return [block for block in inputs if isinstance(block, memoryview)]

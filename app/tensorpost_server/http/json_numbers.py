@@ -12,7 +12,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-__all__ = ["json_numbers"]
+__all__ = ["JSON_BYTES_PER_ELEMENT", "json_numbers"]
+
+JSON_BYTES_PER_ELEMENT = 96
+"""Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 
 _BLOCK = 8192  # elements between two chances for other threads: 0.2 ms of float64, 0.6 of float32
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}

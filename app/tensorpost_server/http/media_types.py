@@ -14,20 +14,17 @@ from tensorpost import frame
 from tensorpost.images import image_formats
 from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
+from .bounded_cache import MOST_KEY_BYTES
 from .raw_tensor import RawTensor
 
 __all__ = [
     "IMAGE_TYPES",
-    "MOST_KEY_BYTES",
     "MediaType",
     "Pixels",
     "RequestFormat",
     "refuse_content_encoding",
     "require_json",
 ]
-
-MOST_KEY_BYTES = 4096
-"""Longest query and head of a body that are kept in the call cache, together. The SDK's have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
@@ -139,6 +136,10 @@ class RequestFormat(NamedTuple):
         else:
             length = 0
         return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
+
+    def text_bytes(self, length: int) -> int:
+        """See `CallFormat.text_bytes`."""
+        return 0 if self.request is MediaType.RAW else length
 
     @classmethod
     def from_headers(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:

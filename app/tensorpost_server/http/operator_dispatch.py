@@ -20,15 +20,16 @@ from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavaila
 from .access.access_control import CALLER
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .access.cross_origin import is_preflight, preflight_response, send_for_origin
-from .call_cache import whole_messages
-from .dialects import DIALECTS
+from .connection.whole_messages import whole_messages
 from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
 from .headers import FRAMING, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
-from .open_inference.infer_execution import InferExecution
+from .open_inference.inference_wire import InferenceWire
 from .open_inference.statistics import INFER_PATH
 from .service import Service
+from .wires.dialects import DIALECTS
+from .wires.operator_wire import OperatorWire
 
 __all__ = ["OperatorDispatch"]
 
@@ -127,18 +128,19 @@ class OperatorDispatch:
             # Responses for pages of other origins have header fields that no other response has.
             whole = whole_messages(scope) if service.replays and origin is None else None
             if dialect is not None and name:
-                execution = Execution(service, scope, fields, dialect, name, whole, observation)
                 observation.operator = operator_name(begin, name)
+                execution = Execution(service, scope, fields, OperatorWire(dialect, name), whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
             if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
                 try:
-                    model = service.inference.models.find(inference[1], inference[2])
+                    model = service.models.find(inference[1], inference[2])
                 except TensorpostError as error:
                     await answer_error(request, error)(scope, receive, send_observed)
                     return
                 observation.operator = operator_name(model.dialect, model.operator)
-                execution = InferExecution(service, scope, fields, model, whole, observation)
+                wire = InferenceWire(model, service.regions, scope, fields)
+                execution = Execution(service, scope, fields, wire, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
 
@@ -164,7 +166,7 @@ class OperatorDispatch:
             return operator_name(begin, name)
         if method == "POST" and (inference := INFER_PATH.fullmatch(path)):
             with suppress(UnknownOperator):
-                model = self._service.inference.models.find(inference[1], inference[2])
+                model = self._service.models.find(inference[1], inference[2])
                 return operator_name(model.dialect, model.operator)
         return None
 

@@ -20,16 +20,16 @@ from tensorpost.strict_json import read_json
 from ..planning import Plan, make_plan
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
-from .dialects import served_operator
+from .calls.prepared_call import slices_bytes
 from .documents import examples
 from .documents.conformance import conformance_of
 from .headers import FRAMING, Framing, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
-from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
-from .request_body import RequestBody, receive_chunked
-from .responses import backend_name, slices_bytes
+from .request_body import RequestBody, receive_chunked, whole_json
 from .service import JsonDocument, Service, service_of
+from .wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
+from .wires.directml_dialect import served_operator
 
 __all__ = ["catalogue_entry", "router"]
 
@@ -177,7 +177,8 @@ async def validate(request: Request) -> JsonDocument:
     the document is valid or not; 4xx means that the question itself could not be read.
     """
     service = service_of(request)
-    sent, _ = parse_query(request.url.query, ["feature_level"], [])
+    sent = read_query(request.url.query)
+    refuse_unknown(sent, ["feature_level"])
     level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
     settings = service.settings
     fields = header_fields(request.scope["headers"])
@@ -220,7 +221,7 @@ def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
     seconds = worker.costs.seconds(plan)
     memory = plan.input_bytes + slices_bytes(plan, service.settings) + worker.backend.held_bytes(plan)
     return {
-        "backend": backend_name(worker, plan),
+        "backend": worker.computed_by(plan),
         "device": worker.backend.device,
         "work": plan.work,
         "seconds": float(f"{seconds:.2g}"),

@@ -11,10 +11,16 @@ from starlette.types import Receive
 from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
+from ..settings import Settings
 from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 
-__all__ = ["ClientDisconnected", "RequestBody", "receive_chunked"]
+__all__ = ["MOST_VALUE_BYTES", "ClientDisconnected", "RequestBody", "receive_chunked", "whole_json"]
+
+JSON_MEMORY_FACTOR = 24
+"""Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
+MOST_VALUE_BYTES = 2 * 64 * 8
+"""Bytes of a tensor that is part of an operation; a roi has two float64 for each of at most 64 dimensions."""
 
 _HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
 _LONG_HEAD_BLOCK = 64 * 1024  # bytes; memory that is taken before they have come
@@ -226,3 +232,20 @@ class RequestBody:
             f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
             "(setting TENSORPOST_RECEIVE_TIMEOUT_SECONDS)"
         )
+
+
+async def whole_json(body: RequestBody, settings: Settings, reserve: Callable[[int], object]) -> bytes:
+    """The text of a JSON body. Memory is reserved for it before it is received, and then for the values made of it.
+
+    Raises:
+        LimitExceeded: it is longer than the limit, or than the memory budget.
+        TooBusy: the memory is not there now.
+    """
+    limit, setting = settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"
+    if body.length > limit:
+        raise LimitExceeded.of("the JSON body", body.length, limit, setting)
+    reserve(body.length)
+    text = await body.whole(limit, setting)
+    if body.length > INLINE_TEXT_BYTES:
+        reserve(body.length * (JSON_MEMORY_FACTOR - 1))
+    return text

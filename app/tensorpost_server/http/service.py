@@ -19,13 +19,16 @@ from tensorpost.problems import NotReady
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
-from .call_cache import BoundedCache, CallKey, PreparedCall
+from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies
+from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
-from .open_inference.inference_service import InferenceService
+from .open_inference.models import ModelCatalogue
+from .open_inference.shared_memory import SharedMemory
+from .open_inference.statistics import ModelStatistics
 from .parse_threads import ParseThreads
 
 __all__ = ["JsonDocument", "Service", "router", "service_of"]
@@ -66,7 +69,8 @@ class Service:
         settings: the limits.
         admission: the memory budget.
         access: who may call.
-        inference: the models of `/v2`.
+        models: the models of `/v2`, by name.
+        regions: shared memory that callers registered.
         proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
@@ -79,13 +83,15 @@ class Service:
         parsing: the thread for large JSON and heads.
         scraping: held while metrics are written.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
+        model_statistics: how often each model was called.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
     settings: Settings
     admission: Admission
     access: AccessControl
-    inference: InferenceService
+    models: ModelCatalogue
+    regions: SharedMemory
     proxies: TrustedProxies | None = None
     pool: Pool | None = None
     draining: bool = False
@@ -101,6 +107,10 @@ class Service:
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
     slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
+    model_statistics: ModelStatistics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model_statistics = ModelStatistics(self.models)
 
     @property
     def ready(self) -> bool:
@@ -144,7 +154,7 @@ class Service:
             if before is not None:
                 before.close()
         self.access_log, self.traces = access_log, traces
-        observers = (self.metrics, access_log, traces, self.inference.statistics)
+        observers = (self.metrics, access_log, traces, self.model_statistics)
         self.records = RecordBatch([observer.observe for observer in observers if observer is not None])
 
     def observe_refusal(self, status: int, id_: str, address: str | None) -> None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import cast
 
+from tensorpost.graph import Graph
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
@@ -77,17 +79,17 @@ class Plan:
         """What the elements of an input must lie in (ONNX's indices); None if any are allowed."""
         return self.form.index_range if isinstance(self.form, (Array, BoxFunction)) else None
 
-    def check_indices(self, inputs: Sequence[memoryview]) -> None:
+    def check_indices(self, inputs: Sequence[object]) -> None:
         """Refuse indices outside of their axis; called once, before the plan is run on these inputs.
 
         Args:
-            inputs: bytes of the plan's inputs, in binding order; only those of the indices are read.
+            inputs: bytes of the plan's inputs, in binding order; only those of the indices are read, in host memory.
 
         Raises:
             InvalidDescriptor: an index is outside.
         """
         if (found := self.index_range) is not None:
-            found.check(self.operands[found.input].view(inputs[found.input]))
+            found.check(self.operands[found.input].view(cast("memoryview", inputs[found.input])))
 
     @property
     def library(self) -> str:
@@ -115,13 +117,14 @@ class _PlanKey:
         return hash(self.document)
 
 
-def make_plan(operation: Operation, slice_bytes: int) -> Plan:
-    """Decide everything about one operator call.
+def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
+    """Decide everything about one call.
 
     Args:
-        operation: a descriptor or a node; its own rules hold already.
+        graph: a graph of one node, or its operation, whose own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
+    operation = graph.operation if isinstance(graph, Graph) else graph
     return _make_plan(_PlanKey(operation), slice_bytes)
 
 

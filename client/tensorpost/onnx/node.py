@@ -250,10 +250,10 @@ class OnnxNode:
         cls,
         op_type: str,
         opset: int | str,
-        params: Mapping[str, str],
+        params: Mapping[str, object],
         inputs: Mapping[str, Any],
     ) -> OnnxNode:
-        """Read a query string's parameters, each an attribute or a small input; lists are separated by commas.
+        """Read parameters, each an attribute or a small input: values, or texts of a query with commas in lists.
 
         Args:
             op_type: the operator, as in `Resize`.
@@ -280,13 +280,19 @@ class OnnxNode:
         for name, text in params.items():
             slot, attribute = schema.input(name), schema.attribute(name)
             if name == "outputs" and slot is None:
-                outputs = int(text) if INTEGER.fullmatch(text) else 0
+                outputs = int(str(text)) if INTEGER.fullmatch(str(text)) else 0
             elif slot is not None and not slot.data:
                 if name in given:
                     message = f"{name} stands in the query and among the tensors; send it once"
                     report.add("input-twice", ("inputs", name), message, text, "one of the two")
-                numbers = numbers_of(text, ("inputs", name), kind_of(slot), report)
+                numbers = _listed(text)
+                if isinstance(text, str):
+                    numbers = numbers_of(text, ("inputs", name), kind_of(slot), report)
                 given[name] = numbers[0] if schema.name == "Tile-1" and len(numbers) == 1 else numbers
+            elif not isinstance(text, str):
+                values = _listed(int(text) if isinstance(text, bool) else text)
+                is_list = attribute is not None and (attribute.type.endswith("S") or attribute.type == "TENSOR")
+                attributes[name] = values if is_list or len(values) != 1 else values[0]
             elif attribute is None or attribute.type == "STRING" or (name in TYPE_ATTRIBUTES and text.isidentifier()):
                 attributes[name] = text  # the constructor names what is unknown
             elif attribute.type == "TENSOR":
@@ -391,6 +397,11 @@ class OnnxNode:
         if isinstance(self.meaning, Tiling) and self.meaning.form is not None:
             about["form"] = self.meaning.form
         return about
+
+
+def _listed(value: object) -> list[Any]:
+    """The entries of a list; of anything else, itself."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def _written(number: Any) -> Any:

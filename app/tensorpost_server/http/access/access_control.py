@@ -4,7 +4,7 @@ With the setting `keys_file` or `jwks_file` every path but the health endpoints 
 `Authorization: Bearer` (RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request
 gets `scope["tensorpost.caller"]`: the key's name; until one is known the caller's address, on a Unix socket `local`.
 
-Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
+Small calls that are replayed (`replay.py`) never come here. Their HTTP heads are known byte for byte, the key in
 them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
 its scopes and its quotas.
 """
@@ -23,7 +23,8 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
-from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, SendWhole, WholeMessages
+from ..bounded_cache import BoundedCache
+from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
 from ..documents.playground import PLAYGROUND_PATHS
 from ..headers import FRAMING
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file

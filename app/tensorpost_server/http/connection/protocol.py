@@ -13,7 +13,7 @@ included, is uvicorn's. What the bytes are that arrive next is a state (`connect
 5. Requests of different callers' addresses are read, begin and go on in turn, a few in each turn of the event loop
    (`request_turns.py`).
 6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
-   through the extension of `call_cache.py`, is answered by its `Replay` (`whole_responses.py`).
+   through the extension of `whole_messages.py`, is answered by its `Replay` (`whole_responses.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from uvicorn.server import ServerState
 from tensorpost.problems import ReceiveTimeout
 
 from ...settings import setting_variable
-from ..call_cache import WHOLE_MESSAGES
 from ..headers import header_fields, request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
@@ -42,6 +41,7 @@ from .request_parser import HEAD_END, MOST_QUEUED, HeldFlow, Refusal, RequestPar
 from .request_turns import MOST_READ_IN_A_TURN, READ_COST
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
+from .whole_messages import WHOLE_MESSAGES
 from .whole_responses import whole_messages_of
 
 __all__ = ["DirectProtocol", "protocol_class"]

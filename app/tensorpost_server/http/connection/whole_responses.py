@@ -1,4 +1,4 @@
-"""Responses that are written in one piece, and the replays that give them without the application (`call_cache.py`)."""
+"""Responses that are written in one piece, and the replays that give them without the application (`replay.py`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from ..call_cache import MOST_KEY_BYTES, BoundedCache, ReplayFunction, WholeMessages
+from ..bounded_cache import MOST_KEY_BYTES, BoundedCache
 from .connection_states import IncomingRequest
+from .whole_messages import ReplayFunction, WholeMessages
 
 __all__ = ["ReplayCache", "whole_messages_of"]
 

@@ -21,8 +21,9 @@ from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
-from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from ..bounded_cache import BoundedCache
 from ..connection.tls import CertificateFiles
+from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
 from .grpc_translation import Refused, infer_document, infer_response, length_prefix
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .byte_strings import encode_strings
+from ..calls.byte_strings import encode_strings
 
 __all__ = ["Refused", "infer_document", "infer_response", "length_prefix"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tensorpost.problems import InvalidParameter
 
-from ..call_cache import MOST_KEY_BYTES
+from ..bounded_cache import MOST_KEY_BYTES
 from .content_coding import Coding, request_coding, response_coding
 
 __all__ = ["JSON_LENGTH", "InferFormat", "JsonPart"]
@@ -61,6 +61,10 @@ class InferFormat(NamedTuple):
         """See `CallFormat.head_length`."""
         length = self.json_bytes or 0
         return length if self.may_replay and length <= MOST_KEY_BYTES and length <= len(begin) else 0
+
+    def text_bytes(self, length: int) -> int:
+        """See `CallFormat.text_bytes`."""
+        return length if self.json_bytes is None else self.json_bytes
 
 
 class JsonPart:

@@ -44,7 +44,7 @@ router = APIRouter(tags=_TAGS)
 async def server_metadata(request: Request) -> JSONResponse:
     """Name, version and extensions of the Open Inference Protocol."""
     service = service_of(request)
-    enabled = service.inference.regions.enabled
+    enabled = service.regions.enabled
     shared = ["system_shared_memory"] if enabled["system"] else []
     if enabled["cuda"] and service.pool is not None and has_sharing_worker(service.pool):
         shared.append("cuda_shared_memory")
@@ -54,7 +54,7 @@ async def server_metadata(request: Request) -> JSONResponse:
 @router.get("/v2/models", summary="List the models")
 async def list_models(request: Request) -> JSONResponse:
     """Names of all models: presets, then every operator."""
-    return JSONResponse({"models": list(service_of(request).inference.models.names)})
+    return JSONResponse({"models": list(service_of(request).models.names)})
 
 
 @router.get("/v2/models/stats", summary="Statistics of every model that was called")
@@ -106,7 +106,7 @@ async def infer(request: Request) -> Response:
 async def repository_index(request: Request) -> JSONResponse:
     """Every model is READY."""
     await _body(request)
-    names = service_of(request).inference.models.names
+    names = service_of(request).models.names
     return JSONResponse([{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in names])
 
 
@@ -155,7 +155,7 @@ async def region_status(request: Request) -> JSONResponse:
 async def register_region(request: Request) -> Response:
     """`{"key": "/name", "offset": 0, "byte_size": 1024}`: a shared memory object, and the part of it to use."""
     owner, document = _region_owner(request, "system"), await _body(request)
-    service_of(request).inference.regions.register_system(
+    service_of(request).regions.register_system(
         request.path_params["region"], document.get("key"), document.get("offset"), document.get("byte_size"), owner
     )
     return Response()
@@ -186,7 +186,7 @@ async def register_cuda_region(request: Request) -> Response:
     document, service = await _body(request), service_of(request)
     worker = sharing_worker(service.workers(), document.get("device_id"))  # without a device, the setting is no help
     owner = _region_owner(request, "cuda")
-    await service.inference.regions.register_cuda(
+    await service.regions.register_cuda(
         request.path_params["region"], document.get("raw_handle"), document.get("byte_size"), owner, worker
     )
     return Response()
@@ -200,32 +200,32 @@ async def unregister_cuda_region(request: Request) -> Response:
 
 
 def _region_status(request: Request, kind: RegionKind) -> JSONResponse:
-    regions, name = service_of(request).inference.regions, request.path_params.get("region")
+    regions, name = service_of(request).regions, request.path_params.get("region")
     if not regions.enabled[kind] and name is None:
         return JSONResponse([])
     return JSONResponse(regions.status(name, _region_owner(request, kind), kind))
 
 
 def _unregister_region(request: Request, kind: RegionKind) -> Response:
-    regions = service_of(request).inference.regions
+    regions = service_of(request).regions
     if regions.enabled[kind]:
         regions.unregister(request.path_params.get("region"), _region_owner(request, kind), kind)
     return Response()
 
 
 def _region_owner(request: Request, kind: RegionKind) -> str:
-    return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]), kind)
+    return service_of(request).regions.check(request.scope, header_fields(request.scope["headers"]), kind)
 
 
 def _model(request: Request) -> Model:
     path: Mapping[str, str] = request.path_params
-    return service_of(request).inference.models.find(path["model"], path.get("version"))
+    return service_of(request).models.find(path["model"], path.get("version"))
 
 
 def _statistics(service: Service, model: Model | None) -> JSONResponse:
     if service.records is not None:
         service.records.flush()
-    return JSONResponse(service.inference.statistics.to_json(None if model is None else model.name))
+    return JSONResponse(service.model_statistics.to_json(None if model is None else model.name))
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

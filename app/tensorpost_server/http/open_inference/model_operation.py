@@ -1,17 +1,12 @@
-"""The one translator: from an inference request to an operation (descriptor or ONNX node), or a refusal.
-
-Parameters and small tensors become what the operator's own path takes as its query, so that every rule of it holds.
-"""
+"""From a model, parameters and tensors to an operation (descriptor or ONNX node), or a refusal."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
-from urllib.parse import urlencode
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -21,8 +16,9 @@ from tensorpost.operation import Operation
 from tensorpost.problems import InvalidJson, InvalidParameter, TensorpostError
 from tensorpost.strict_json import read_json
 
-from ..dialects import DIALECTS
-from ..parse_call import AnnouncedTensor, RunOptions
+from ..calls.call import AnnouncedTensor, RunOptions
+from ..wires.call_parser import read_document
+from ..wires.dialects import DIALECTS
 from .infer_request import InferInput
 from .models import Model, ModelCatalogue, TensorInfo
 
@@ -68,37 +64,16 @@ def operation_of(
         raise InvalidParameter(f"the tensor {twice[0][:60]!r} is fixed by the model; leave it out")
     by_value = {name: array for name, array in values.items() if name in parser.value_names}
     given |= {name: array.tolist() for name, array in values.items() if name not in by_value}
-    document = None
+    document: Mapping[str, Any] | None = None
     if "op" in given:
-        document, given = _text(given["op"]), {name: value for name, value in given.items() if name != "op"}
+        sent = given.pop("op")
+        document = read_document(sent) if isinstance(sent, str) else sent
     elif not model.is_onnx and any(name.endswith("_desc") for name in given):
         document, given = _document(model, given)
-    write = _onnx_text if model.is_onnx else _text
-    query = urlencode({name: write(value) for name, value in given.items()})
-    return parser.parse(query, tensors, document, by_value)
+    return parser.parse(given, tensors, document, by_value)
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _onnx_text(value: object) -> str:
-    """Lists separated by commas, as ONNX's path takes them."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _json_or_text(value)
-    if isinstance(value, bool):
-        return str(int(value))
-    return ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
-
-
-def _json_or_text(value: object) -> Any:
-    if isinstance(value, str):
-        with suppress(InvalidJson):
-            return read_json(value.encode())
-    return value
-
-
-def _document(model: Model, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _document(model: Model, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operator's document, for tensors with strides: `input_desc` is a whole buffer tensor description."""
     cls = operator_class(model.operator)
     names = {field.attribute_name: field.name for field in cls.facts.fields if field.kind == "attribute"}
@@ -108,7 +83,14 @@ def _document(model: Model, given: Mapping[str, Any]) -> tuple[str, dict[str, An
         if name not in names and name not in options:
             raise InvalidParameter(f"there is no parameter {name[:60]!r} beside a tensor's description")
     desc = {names[name]: _json_or_text(value) for name, value in given.items() if name in names}
-    return json.dumps({"type": cls.operator_type, "desc": desc}), options
+    return {"type": cls.operator_type, "desc": desc}, options
+
+
+def _json_or_text(value: object) -> Any:
+    if isinstance(value, str):
+        with suppress(InvalidJson):
+            return read_json(value.encode())
+    return value
 
 
 def resolve_presets(models: ModelCatalogue) -> None:

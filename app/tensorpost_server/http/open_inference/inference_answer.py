@@ -1,4 +1,4 @@
-"""Responses to inference requests: their header fields and JSON part, and outputs as JSON.
+"""The answer to an inference: its header fields and JSON part, and outputs as bytes, as JSON, or in shared memory.
 
 Source: Open Inference Protocol, "Inference Response JSON Object"; Triton's extension "binary tensor data".
 """
@@ -18,17 +18,16 @@ from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...engine import Worker
 from ...planning import Plan
-from ..access.browser_requests import NO_SNIFFING
-from ..call_cache import PreparedHead, field_lines
-from ..json_numbers import json_numbers
-from ..responses import backend_name
-from .byte_strings import decode_strings
+from ...settings import Settings
+from ..calls.byte_strings import decode_strings
+from ..calls.call import PreparedHead, Sink, prepared_head
+from ..json_numbers import JSON_BYTES_PER_ELEMENT, json_numbers
 from .content_coding import Coding, compressed
 from .infer_format import JSON_LENGTH
 from .infer_request import InferRequest, RegionPart, refuse
 from .models import VERSION, Model
 
-__all__ = ["OutputForm", "ResponseForm", "response_form", "streaming_head", "whole_response"]
+__all__ = ["InferenceAnswer", "OutputForm", "inference_answer"]
 
 _ALIGNMENT = 64
 """Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
@@ -58,14 +57,19 @@ class OutputForm:
     wanted: bool
 
     @property
+    def as_json(self) -> bool:
+        """Whether its elements are written as JSON."""
+        return self.wanted and not self.binary and self.region is None
+
+    @property
     def is_text(self) -> bool:
         """Whether its elements are strings, whose bytes are known when they are computed."""
         return not self.data_type.item_size
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseForm:
-    """All about a response that is known before anything is computed.
+@dataclass(frozen=True, slots=True, eq=False)
+class InferenceAnswer:
+    """See `Answer`.
 
     Attributes:
         model: the name of the model that was called.
@@ -80,22 +84,76 @@ class ResponseForm:
     coding: Coding | None = None
 
     @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """See `Answer.sinks`."""
+        return tuple([
+            Sink(output.wanted, output.wanted and output.region is None, output.is_text) for output in self.outputs
+        ])  # fmt: skip
+
+    @property
     def streams(self) -> bool:
-        """Whether the outputs are the body after its head, so that they are sent while they are computed."""
+        """See `Answer.streams`: every output is in the body, as bytes."""
         return self.coding is None and all(
             output.wanted and output.binary and not output.is_text for output in self.outputs
         )
 
     @property
-    def json_elements(self) -> int:
-        """Elements that are written as JSON."""
-        return sum([
-            math.prod(output.shape)
-            for output in self.outputs
-            if output.wanted and not output.binary and output.region is None
-        ])  # fmt: skip
+    def encodes(self) -> bool:
+        """See `Answer.encodes`: whether the body is compressed."""
+        return self.coding is not None
 
-    def head(self, data: Sequence[str | None] = (), sizes: Sequence[int] = ()) -> tuple[bytes, int]:
+    def check(self, plan: Plan, settings: Settings) -> None:
+        """See `Answer.check`: too many elements as JSON."""
+        elements = self.json_elements(plan)
+        if elements > settings.max_json_elements:
+            raise LimitExceeded.of(
+                "the output as JSON numbers", elements, settings.max_json_elements, "TENSORPOST_MAX_JSON_ELEMENTS",
+                "elements, so ask for binary data",
+            )  # fmt: skip
+
+    def json_elements(self, plan: Plan) -> int:
+        """See `Answer.json_elements`."""
+        del plan
+        return sum([math.prod(output.shape) for output in self.outputs if output.as_json])
+
+    def working_bytes(self, plan: Plan) -> int:
+        """See `Answer.working_bytes`."""
+        if self.streams:
+            return 0
+        collected = sum([output.size_in_bytes for output in self.outputs if output.region is None])
+        compressed_bytes = plan.output_bytes if self.coding else 0
+        return collected + self.json_elements(plan) * JSON_BYTES_PER_ELEMENT + compressed_bytes
+
+    def head(self, plan: Plan, worker: Worker) -> PreparedHead:
+        """See `Answer.head`."""
+        body_head, json_bytes = self._json_part()
+        length = len(body_head) + plan.output_bytes
+        return self._head(plan, worker, body_head, json_bytes, length, inline=worker.is_small(plan))
+
+    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> tuple[PreparedHead, bytes]:
+        """See `Answer.whole`."""
+        data = [
+            _json_data(output, memoryview(own)) if output.as_json else None
+            for output, own in zip(self.outputs, outputs, strict=True)
+        ]
+        body_head, json_bytes = self._json_part(data, [len(own) for own in outputs])
+        in_body = zip(self.outputs, outputs, strict=True)
+        parts = [body_head, *[own for output, own in in_body if output.wanted and output.binary]]
+        body = b"".join(parts) if self.coding is None else compressed(parts, self.coding)
+        return self._head(plan, worker, b"", json_bytes, len(body), inline=False), body
+
+    def _head(
+        self, plan: Plan, worker: Worker, body_head: bytes, json_bytes: int, length: int, *, inline: bool
+    ) -> PreparedHead:
+        fields: tuple[tuple[bytes, bytes], ...] = ()
+        if json_bytes:
+            fields += ((JSON_LENGTH, str(json_bytes).encode()),)
+        if self.coding is not None:
+            fields += ((b"content-encoding", self.coding.encode()),)
+        content_type = "application/octet-stream" if json_bytes else "application/json"
+        return prepared_head(plan, worker, content_type, body_head, length, inline=inline, fields=fields)
+
+    def _json_part(self, data: Sequence[str | None] = (), sizes: Sequence[int] = ()) -> tuple[bytes, int]:
         """The JSON part.
 
         Args:
@@ -133,10 +191,9 @@ class ResponseForm:
         return head, len(head)
 
 
-def response_form(
-    model: Model, request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType], coding: Coding | None,
-    most_json_elements: int,
-) -> ResponseForm:  # fmt: skip
+def inference_answer(
+    model: Model, request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType], coding: Coding | None
+) -> InferenceAnswer:
     """How the outputs of an operation come back to this request.
 
     Args:
@@ -145,13 +202,11 @@ def response_form(
         slots: the outputs of the operation.
         rows: the type of each output that the caller is told.
         coding: how the body is compressed; None for not at all.
-        most_json_elements: the setting `max_json_elements`.
 
     Raises:
         InvalidDescriptor: an output is asked for that there is not.
         InvalidParameter: a type that JSON cannot hold is wanted as JSON.
         NotAcceptable: the protocol has no name for an output's type.
-        LimitExceeded: more elements are wanted as JSON than the setting allows.
     """
     wanted = None if request.outputs is None else {output.name: output for output in request.outputs}
     names = [slot.name for slot in slots]
@@ -179,13 +234,7 @@ def response_form(
                 region.size, f"at least {slot.layout.size_in_bytes:,}",
             )  # fmt: skip
         outputs.append(OutputForm(slot.name, row, shape, slot.layout.size_in_bytes, binary, region, is_wanted))
-    form = ResponseForm(model.name, request.id, tuple(outputs), coding)
-    if form.json_elements > most_json_elements:
-        raise LimitExceeded.of(
-            "the output as JSON numbers", form.json_elements, most_json_elements, "TENSORPOST_MAX_JSON_ELEMENTS",
-            "elements, so ask for binary data",
-        )  # fmt: skip
-    return form
+    return InferenceAnswer(model.name, request.id, tuple(outputs), coding)
 
 
 def _json_data(output: OutputForm, data: memoryview) -> str:
@@ -197,48 +246,6 @@ def _json_data(output: OutputForm, data: memoryview) -> str:
             raise InvalidParameter(f"output {output.name!r} is no Unicode text; ask for binary data") from None
         return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
     return json_numbers(Layout.row_major(output.data_type, output.shape).view(data)).decode()
-
-
-def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHead:
-    """What a response begins with whose outputs are sent while they are computed."""
-    body_head, json_bytes = form.head()
-    length = len(body_head) + plan.output_bytes
-    return _head(form, plan, worker, body_head, json_bytes, length, inline=worker.is_small(plan))
-
-
-def _head(
-    form: ResponseForm, plan: Plan, worker: Worker, body_head: bytes, json_bytes: int, length: int, *, inline: bool
-) -> PreparedHead:
-    backend = backend_name(worker, plan)
-    fields = [
-        (b"content-type", b"application/octet-stream" if json_bytes else b"application/json"),
-        (b"content-length", str(length).encode()),
-        (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", backend.encode()),
-        (b"tensorpost-device", worker.backend.device.encode()),
-    ]
-    if json_bytes:
-        fields.append((JSON_LENGTH, str(json_bytes).encode()))
-    if form.coding is not None:
-        fields.append((b"content-encoding", form.coding.encode()))
-    return PreparedHead(tuple(fields), field_lines(fields), body_head, backend, inline)
-
-
-def whole_response(
-    form: ResponseForm, plan: Plan, worker: Worker, kept: Sequence[bytearray]
-) -> tuple[PreparedHead, bytes]:
-    """The response made of all outputs; `kept` holds the bytes of each that is in the body."""
-    data: list[str | None] = []
-    binary: list[bytearray] = []
-    for each, own in zip(form.outputs, kept, strict=True):
-        as_json = each.wanted and not each.binary and each.region is None
-        data.append(_json_data(each, memoryview(own)) if as_json else None)
-        if each.wanted and each.binary:
-            binary.append(own)
-    body_head, json_bytes = form.head(data, [len(own) for own in kept])
-    parts = [body_head, *binary]
-    body = b"".join(parts) if form.coding is None else compressed(parts, form.coding)
-    return _head(form, plan, worker, b"", json_bytes, len(body), inline=False), body
 
 
 def _compact(value: object) -> str:

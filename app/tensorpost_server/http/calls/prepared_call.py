@@ -1,0 +1,161 @@
+"""`PreparedCall`: a planned call, which the call cache keeps, and the memory that it takes.
+
+Callers send the same small call over and over with other numbers in it. Everything that is decided about a call follows
+from the bytes before its tensors: operator, query, header fields, Content-Length and the head of its body. They are the
+key of a `PreparedCall`. What depends on the moment (the choice of a device, the memory budget) is never part of it, and
+refusals are not cached.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorpost.graph import Graph
+from tensorpost.onnx.strings import StringCall, numbers_node
+from tensorpost.operation import Operation
+from tensorpost.problems import LimitExceeded
+
+from ...engine import Worker
+from ...planning import Plan, make_plan
+from ...settings import Settings
+from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
+
+__all__ = ["CallKey", "PreparedCall", "RequestKey", "call_bytes", "prepare", "received_tensors", "slices_bytes"]
+
+_ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
+
+
+class RequestKey(NamedTuple):
+    """What the HTTP head of a request says about the call.
+
+    Attributes:
+        wire: see `Wire.key`.
+        format: the media types of request and answer.
+        query: the query string, undecoded.
+        body_bytes: Content-Length.
+    """
+
+    wire: Hashable
+    format: CallFormat
+    query: bytes
+    body_bytes: int
+
+
+CallKey = tuple[RequestKey, bytes]
+"""All that decides what a call means: with the bytes of the body before its tensors."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedCall:
+    """A call that is valid, planned and within the limits, whatever its tensors hold.
+
+    Attributes:
+        plan: what is computed and how.
+        options: the backend and device that were asked for.
+        answer: where the outputs go.
+        sizes: bytes of each tensor, in the order of the body.
+        order: the index in the body of each of the plan's inputs.
+        aligned: whether every tensor begins at a multiple of its item size, counted from the first.
+        memory_bytes: what to reserve for it; see `call_bytes`.
+        strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
+        timeout: see `Call`.
+        heads: heads of answers that stream, by worker; filled when workers are chosen.
+    """
+
+    plan: Plan
+    options: RunOptions
+    answer: Answer
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    aligned: bool
+    memory_bytes: int
+    strings: StringCall | None = None
+    timeout: float | None = None
+    heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
+
+    @property
+    def operation(self) -> Operation:
+        """What was asked for."""
+        return self.plan.operation if self.strings is None else self.strings.node
+
+
+def prepare(call: Call, settings: Settings) -> PreparedCall:
+    """Plan a call.
+
+    Raises:
+        LimitExceeded: the plan is above a limit.
+        NotAcceptable: the answer cannot hold the outputs.
+    """
+    graph = call.graph if call.strings is None else Graph.of(numbers_node(call.strings.node))
+    plan = make_plan(graph, settings.slice_bytes)
+    _check_limits(plan, settings)
+    call.answer.check(plan, settings)
+    sizes = tuple([tensor.size_in_bytes for tensor in call.tensors])
+    index_of = {tensor.name: index for index, tensor in enumerate(call.tensors)}
+    order = tuple([index_of[slot.name] for slot in plan.inputs])
+    starts = [*itertools.accumulate(sizes, initial=0)]
+    item_sizes = [slot.layout.data_type.item_size for slot in plan.inputs]
+    aligned = all(starts[at] % item == 0 for at, item in zip(order, item_sizes, strict=True))
+    decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
+    memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
+    return PreparedCall(
+        plan, call.options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout
+    )
+
+
+def _check_limits(plan: Plan, settings: Settings) -> None:
+    """Refuse outputs that are too large, or too much work."""
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
+
+
+def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
+    """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`).
+
+    Args:
+        plan: what is computed.
+        answer: where the outputs go.
+        received_bytes: inputs that are yet to be received or decoded.
+        decoding_bytes: what decoding them takes beside them.
+        settings: `slice_bytes` and `slices_ahead`.
+    """
+    return received_bytes + decoding_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
+
+
+def slices_bytes(plan: Plan, settings: Settings) -> int:
+    """Memory of as many slices as may exist at the same time."""
+    count = min(len(plan.slices), settings.slices_ahead + 2)
+    return min(plan.output_bytes, count * settings.slice_bytes)
+
+
+def received_tensors(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
+    """The tensors of a small body that has arrived; None if they are not all there, or not immutable.
+
+    They are used where they are, or copied if the first is not aligned, as after a head of any length (`/v2`).
+
+    Args:
+        received: the bytes after the head of a body.
+        sizes: bytes of each tensor.
+    """
+    if not received.readonly or len(received) != sum(sizes) or not received:
+        return None
+    if np.frombuffer(received, np.uint8).__array_interface__["data"][0] % _ALIGNMENT:
+        received = memoryview(bytes(received))
+    if len(sizes) == 1:
+        return [received]
+    memory: list[memoryview] = []
+    for size in sizes:
+        memory.append(received[:size])
+        received = received[size:]
+    return memory

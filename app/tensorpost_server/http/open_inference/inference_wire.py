@@ -1,0 +1,321 @@
+"""The wire of inferences: `POST /v2/models/{model}/infer`, with tensors as bytes, as JSON, or in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from starlette.types import Scope
+
+from tensorpost.graph import Graph
+from tensorpost.json_tensor import tensor_from_json
+from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import StringCall, StringTable, has_strings
+from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
+
+from ...backends import DeviceMemory
+from ...engine import Worker
+from ..calls.byte_strings import decode_strings
+from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
+from ..parse_threads import CallerThreads
+from ..request_body import MOST_VALUE_BYTES, RequestBody
+from ..wires.wire import ReadContext
+from .content_coding import Coding, decompressed
+from .cuda_region import CudaRegion
+from .infer_format import InferFormat, JsonPart
+from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
+from .inference_answer import InferenceAnswer, inference_answer
+from .model_operation import announced, operation_of, output_type, small_tensor_names
+from .models import Model
+from .shared_memory import AnyRegion, SharedMemory
+
+__all__ = ["InferenceWire"]
+
+_INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
+_TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
+
+
+class InferenceWire:
+    """See `Wire`.
+
+    Args:
+        model: the model that is called.
+        regions: shared memory that callers registered.
+        scope: the ASGI scope of the request.
+        fields: the header fields in it, by name.
+    """
+
+    __slots__ = ("_fields", "_model", "_regions", "_scope", "_slow_threads", "_used")
+
+    takes_long = False
+
+    def __init__(self, model: Model, regions: SharedMemory, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
+        self._model, self._regions, self._scope, self._fields = model, regions, scope, fields
+        self._used: list[AnyRegion] = []
+        self._slow_threads: CallerThreads | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """See `Wire.key`."""
+        return self._model.name
+
+    def format(self, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
+        """See `Wire.format`: the length of the JSON part, and the content codings."""
+        return InferFormat.from_headers(fields, length)
+
+    async def open(self, slow_threads: CallerThreads) -> None:
+        """See `Wire.open`: the model was found when the request was routed."""
+        self._slow_threads = slow_threads
+
+    def close(self) -> None:
+        """See `Wire.close`: the regions of shared memory."""
+        for region in self._used:
+            region.release()
+
+    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+        """See `Wire.open_sinks`: regions of shared memory."""
+        assert isinstance(answer, InferenceAnswer)
+        assert self._slow_threads is not None
+        return [
+            None if output.region is None
+            else RegionSink(self._use(output.region), output.region, index, self._slow_threads)
+            for index, output in enumerate(answer.outputs)
+        ]  # fmt: skip
+
+    def _use(self, part: RegionPart) -> AnyRegion:
+        """Use a region of shared memory until the request ends."""
+        region = self._regions.use(part, self._regions.check(self._scope, self._fields))
+        self._used.append(region)
+        return region
+
+    async def read(self, context: ReadContext, format_: CallFormat) -> Call:
+        """See `Wire.read`."""
+        assert isinstance(format_, InferFormat)
+        settings, body = context.settings, context.body
+        if format_.content_coding is not None:
+            body = await _plain_body(context, format_.content_coding)
+        json_bytes = body.length if format_.json_bytes is None else format_.json_bytes
+        if json_bytes > body.length:
+            raise InvalidParameter(
+                f"Inference-Header-Content-Length is {json_bytes:,}, but the plain body has {body.length:,} bytes"
+            )
+        if json_bytes > settings.max_json_bytes:
+            raise LimitExceeded.of(
+                "the JSON part", json_bytes, settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES",
+                "bytes, so send tensors as binary data",
+            )  # fmt: skip
+        if json_bytes:
+            context.reserve(json_bytes)
+            part = JsonPart(json_bytes)
+            await body.feed(part, context.parsing)
+            if part.head is None:
+                raise InvalidFrame("the body ends within its JSON part")
+            binary_bytes = body.length - json_bytes
+            request = await context.parsing.run(context.large, read_infer_request, part.head, binary_bytes)
+        else:
+            request = _raw_request(self._model, body.length)
+        small = small_tensor_names(self._model, request.inputs)
+        for tensor in request.inputs:
+            if tensor.name in small and tensor.packed_bytes > MOST_VALUE_BYTES:
+                raise TensorMismatch(
+                    f"tensor {tensor.name!r} has {tensor.packed_bytes:,} bytes; an attribute has at most "
+                    f"{MOST_VALUE_BYTES:,}"
+                )
+        memory: dict[str, memoryview | DeviceSource] = {}
+        table, is_decompressed = StringTable(), body is not context.body
+        if is_decompressed or small or any(each.binary_bytes is None or each.is_text for each in request.inputs):
+            memory = await self._read_tensors(context, request, body, table, small)
+        return await context.parsing.run(
+            context.large, self._call, request, memory, small, table, format_.response_coding
+        )
+
+    def _call(
+        self, request: InferRequest, memory: Mapping[str, memoryview | DeviceSource], small: frozenset[str],
+        table: StringTable, coding: Coding | None,
+    ) -> Call:  # fmt: skip
+        """The call that a request means.
+
+        Raises:
+            InvalidRequest: it is malformed.
+        """
+        model, worked_on = self._model, [tensor for tensor in request.inputs if tensor.name not in small]
+        values = {
+            tensor.name: Layout.row_major(tensor.data_type, tensor.shape).view(cast("memoryview", memory[tensor.name]))
+            for tensor in request.inputs
+            if tensor.name in small
+        }
+        tensors = [announced(model, tensor) for tensor in worked_on]
+        operation, options = operation_of(model, request.parameters, tensors, values)
+        strings = StringCall(cast("OnnxNode", operation), table) if has_strings(operation) else None
+        rows = [output_type(model, worked_on, slot.layout.data_type) for slot in operation.outputs]
+        answer = inference_answer(model, request, operation.outputs, rows, coding)
+        held = [memory[tensor.name] for tensor in worked_on] if memory else None
+        return Call(Graph.of(operation), options, tensors, answer, held, None, strings, request.timeout)
+
+    async def _read_tensors(
+        self, context: ReadContext, request: InferRequest, body: RequestBody, table: StringTable, small: frozenset[str]
+    ) -> dict[str, memoryview | DeviceSource]:
+        """The bytes of every input, from wherever they are; of strings the numbers that stand for them."""
+        sizes = {tensor.name: tensor.binary_bytes or 0 for tensor in request.inputs if tensor.binary_bytes is not None}
+        ticket = context.reserve(sum(sizes.values()))
+        memory = {name: ticket.memory(size) for name, size in sizes.items()}
+        found: dict[str, memoryview | DeviceSource] = {}
+        await body.receive_into([*memory.values()])
+        for tensor in request.inputs:
+            if tensor.region is not None:
+                region = self._use(tensor.region)
+                if isinstance(region, CudaRegion) and not tensor.is_text and tensor.name not in small:
+                    found[tensor.name] = RegionSource(region, tensor.region)
+                    continue
+                ticket.grow(tensor.region.size)
+                memory[tensor.name] = block = ticket.memory(tensor.region.size)
+                if isinstance(region, CudaRegion):
+                    await region.read_into(block, tensor.region.offset)
+                else:
+                    large = len(block) > _INLINE_COPY_BYTES
+                    await context.slow_threads.run(large, region.read_into, block, tensor.region.offset)
+        for index, tensor in enumerate(request.inputs):
+            if tensor.is_text:
+                count = math.prod(tensor.shape)
+                ticket.grow(count * _TEXT_BYTES + len(memory.get(tensor.name, b"")))
+                raw = memory.get(tensor.name)
+                memory[tensor.name] = await context.parsing.run(True, _numbers_of_strings, tensor, raw, index, table)
+            elif tensor.data is not None:
+                memory[tensor.name] = _elements_from_json(tensor, index)
+        return found | memory
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSource:
+    """An input in a region of a device. See `DeviceSource`."""
+
+    region: CudaRegion
+    part: RegionPart
+
+    @property
+    def worker(self) -> Worker:
+        """See `DeviceSource.worker`."""
+        return self.region.worker
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """See `DeviceSource.memory`."""
+        return self.region.part(self.part.offset, self.part.size)
+
+    async def read_into(self, target: memoryview) -> None:
+        """See `DeviceSource.read_into`."""
+        await self.region.read_into(target, self.part.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSink:
+    """A region that an output goes to. See `OpenSink`.
+
+    Attributes:
+        region: the region.
+        part: the bytes of it that are for the output.
+        output: the output's place in the request.
+        slow_threads: copy what takes long.
+    """
+
+    region: AnyRegion
+    part: RegionPart
+    output: int
+    slow_threads: CallerThreads
+
+    @property
+    def worker(self) -> Worker | None:
+        """See `OpenSink.worker`."""
+        return self.region.worker if isinstance(self.region, CudaRegion) else None
+
+    def device_memory(self, size_in_bytes: int) -> DeviceMemory:
+        """See `OpenSink.device_memory`."""
+        assert isinstance(self.region, CudaRegion)
+        return self.region.part(self.part.offset, size_in_bytes)
+
+    async def write(self, block: memoryview, begin: int) -> None:
+        """See `OpenSink.write`."""
+        end = begin + len(block)
+        if end > self.part.size:
+            refuse(("outputs", self.output), f"the region should be at least {end:,} bytes to hold the results")
+        if isinstance(self.region, CudaRegion):
+            await self.region.write(block, self.part.offset + begin)
+        else:
+            large = len(block) > _INLINE_COPY_BYTES
+            await self.slow_threads.run(large, self.region.write, block, self.part.offset + begin)
+
+
+async def _plain_body(context: ReadContext, coding: Coding) -> RequestBody:
+    """The body without its coding."""
+    settings, body = context.settings, context.body
+    context.reserve(body.length)
+    data = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
+    plain = await decompressed(data, coding, settings.max_body_bytes, context.reserve, context.slow_threads)
+    found = RequestBody(body.receive, len(plain), settings.receive_timeout_seconds)
+    found.supply(plain)
+    return found
+
+
+def _raw_request(model: Model, length: int) -> InferRequest:
+    """The request that a body without any JSON stands for.
+
+    Raises:
+        InvalidParameter: the model has not one input with at most one free size, or one of several strings.
+    """
+    free = [size for tensor in model.inputs for size in tensor.shape if size < 0]
+    fixed = math.prod([size for tensor in model.inputs for size in tensor.shape if size >= 0])
+    is_text = any(not tensor.data_type.item_size for tensor in model.inputs)
+    if len(model.inputs) != 1 or len(free) > 1 or (is_text and fixed != 1):
+        raise InvalidParameter(
+            f"model {model.name!r} takes no raw request: it needs one input with at most one free size, of strings a "
+            "single one; send the JSON part, or make a preset with a shape"
+        )
+    tensor, count = model.inputs[0], 1
+    if not is_text:
+        known = fixed * tensor.data_type.item_size
+        count, rest = divmod(length, known) if known else (0, length)
+        if rest or (not free and count != 1):
+            refuse(("inputs", 0), f"a raw body of model {model.name!r} has {known:,} bytes", length, f"{known:,} bytes")
+    shape = tuple([count if size < 0 else size for size in tensor.shape])
+    return InferRequest(
+        "", {}, (InferInput(tensor.name, tensor.data_type, shape, binary_bytes=length),), binary_output=True
+    )
+
+
+def _elements_from_json(tensor: InferInput, index: int) -> memoryview:
+    """The bytes of a tensor that came as JSON."""
+    path = ("inputs", index)
+    document = {"dtype": tensor.data_type.open_inference, "shape": list(tensor.shape), "data": _leaves(tensor.data)}
+    array = np.ascontiguousarray(tensor_from_json(document, path=path))
+    return array.reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
+
+
+def _numbers_of_strings(tensor: InferInput, raw: memoryview | None, index: int, table: StringTable) -> memoryview:
+    """The numbers that stand for the elements of a BYTES tensor."""
+    count = math.prod(tensor.shape)
+    if raw is not None:
+        elements = decode_strings(raw, count, tensor.name)
+    else:
+        leaves = _leaves(tensor.data)
+        if len(leaves) != count or not all(isinstance(leaf, str) for leaf in leaves):
+            message = f"has {len(leaves):,} elements; {count:,} texts were expected"
+            refuse(("inputs", index, "data"), message, None, f"{count:,} texts")
+        elements = [leaf.encode() for leaf in cast("list[str]", leaves)]
+    return table.numbers(elements).view(np.uint8).data
+
+
+def _leaves(data: object) -> list[object]:
+    """The elements in a row, however they nest."""
+    found: list[object] = []
+    left = [data]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left.extend(reversed(cast("list[object]", node)))
+        else:
+            found.append(node)
+    return found

@@ -1,0 +1,240 @@
+"""`CallParser`: what a call of one operator means in a dialect (DirectML, ONNX); and what the dialects share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from starlette.datastructures import QueryParams
+
+from tensorpost.descriptors import FeatureLevel
+from tensorpost.operation import Operation
+from tensorpost.problems import InvalidDescriptor, InvalidJson, InvalidParameter, TensorMismatch, json_path, nearest
+from tensorpost.strict_json import read_json
+
+from ..calls.call import AnnouncedTensor, RunOptions
+
+__all__ = [
+    "MOST_ITEMS",
+    "MOST_JSON_CONTAINERS",
+    "ONE_TENSOR",
+    "CallParser",
+    "Dialect",
+    "as_document",
+    "led_by_parameter",
+    "match_names",
+    "numbered_names",
+    "query_number",
+    "read_document",
+    "read_query",
+    "refuse_repeated",
+    "refuse_unknown",
+    "take_options",
+]
+
+MOST_JSON_CONTAINERS = 16_384
+"""Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
+
+MOST_ITEMS = 256
+"""Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
+
+ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a frame, which is a safetensors file"
+
+_MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
+
+
+class CallParser(Protocol):
+    """Parses calls of one operator in one dialect."""
+
+    def tensor_names(self, count: int) -> list[str]:
+        """The names of this many tensors in the operator's order; fewer if it takes fewer."""
+        ...
+
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """The name of the tensor in an npy body: the only one that is required, or the only one there is.
+
+        None if the body must be empty: the operator takes no tensor, or an optional one is left out.
+
+        Args:
+            empty: whether the body is.
+
+        Raises:
+            TensorMismatch: the operator requires several tensors.
+        """
+        ...
+
+    @property
+    def value_names(self) -> frozenset[str]:
+        """Names of tensors whose elements, not only their shapes, decide what is computed."""
+        ...
+
+    def parse(
+        self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
+        document: Mapping[str, Any] | None, values: Mapping[str, Any],
+    ) -> tuple[Operation, RunOptions]:  # fmt: skip
+        """Parse a call into a valid operation and how to run it.
+
+        Args:
+            parameters: attributes and options by name: texts as a query has them, or values.
+            tensors: what the body announces, in the order of its bytes.
+            document: the operation's document, if there is one.
+            values: the elements of the tensors in `value_names`, as arrays.
+
+        Raises:
+            InvalidRequest: any of them is malformed, or they contradict each other.
+        """
+        ...
+
+
+Dialect = Callable[[str], CallParser]
+"""Maps an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
+
+
+def read_query(query: str) -> dict[str, str]:
+    """The parameters of a query string, undecoded.
+
+    Raises:
+        InvalidParameter: there are too many, or one is sent twice.
+    """
+    count = query.count("&") + 1
+    if count > _MOST_PARAMETERS:
+        raise InvalidParameter(f"the query has {count:,} parameters; at most {_MOST_PARAMETERS} are read here")
+    sent: dict[str, str] = {}
+    for name, text in QueryParams(query).multi_items():
+        if name in sent:
+            raise InvalidParameter(
+                f"query parameter {name[:60]!r} is sent twice; separate several values by commas",
+                extra={"parameter": name[:60]},
+            )
+        sent[name] = text
+    return sent
+
+
+def refuse_unknown(sent: Mapping[str, object], known: Sequence[str]) -> None:
+    """Refuse parameters that there are not.
+
+    Raises:
+        InvalidParameter: with the nearest name, or all of them.
+    """
+    for name in sent:
+        if name not in known:
+            guess = nearest(name, known)
+            hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(known)}"
+            raise InvalidParameter(f"there is no query parameter {name[:60]!r}; {hint}", extra={"parameter": name[:60]})
+
+
+def take_options(sent: dict[str, object], names: Sequence[str]) -> RunOptions:
+    """Take the options out of the parameters.
+
+    Args:
+        sent: the parameters by name.
+        names: which of `backend`, `device` and `feature_level` there are.
+
+    Raises:
+        InvalidParameter: an option has a value that it cannot have.
+    """
+    found = {name: str(sent.pop(name)) for name in names if name in sent}
+    device, level = found.get("device"), found.get("feature_level")
+    if device is not None:
+        query_number("device", device, "is not the number of a device; /v1/devices lists them, counted from 0")
+    return RunOptions(
+        found.get("backend"),
+        None if device is None else int(device),
+        None if level is None else FeatureLevel.parse(level),
+    )
+
+
+def query_number(name: str, text: str, refusal: str) -> int:
+    """A query parameter of at most four decimal digits.
+
+    Raises:
+        InvalidParameter: it is something else; `refusal` is the rest of the sentence.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > 4:
+        raise InvalidParameter(f"{name} {text[:40]!r} {refusal}", extra={"parameter": name})
+    return int(text)
+
+
+def refuse_repeated(parameters: Mapping[str, object]) -> None:
+    """Refuse attributes beside a document.
+
+    Raises:
+        InvalidParameter: there are any.
+    """
+    if parameters:
+        names = ", ".join(sorted(parameters))
+        raise InvalidParameter(f"the operator document is sent, so the query must not repeat it: remove {names}")
+
+
+def read_document(text: str | None) -> Mapping[str, Any] | None:
+    """Read the operation's document in the head of a frame; None if there is none.
+
+    Raises:
+        InvalidJson: it is not JSON, or no object.
+    """
+    if text is None:
+        return None
+    try:
+        document = read_json(text.encode(), max_containers=MOST_JSON_CONTAINERS)
+    except InvalidJson as error:
+        raise InvalidJson(f"{json_path(('op',))}: {error.detail}") from None
+    return as_document(document)
+
+
+def as_document(document: object) -> Mapping[str, Any]:
+    """The value as a document.
+
+    Raises:
+        InvalidJson: it is no object.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidJson(f"$.op must be a JSON object, not {type(document).__name__}")
+    return cast("Mapping[str, Any]", document)
+
+
+def match_names(
+    tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = (), *, more: str = ""
+) -> None:
+    """Compare the names of the body's tensors with those that the operation takes.
+
+    Args:
+        tensors: what the body announces.
+        required: names that must be there.
+        optional: names that may be there.
+        more: the first of any number of names that could follow, for the message.
+
+    Raises:
+        TensorMismatch: one is missing, or unknown.
+    """
+    names = [tensor.name for tensor in tensors]
+    if not {*required} <= {*names} <= {*required, *optional}:
+        sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
+        sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
+        may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
+        takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
+        raise TensorMismatch(f"the operator takes the tensors {takes}{may}; the body has {sent}")
+
+
+def numbered_names(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
+    """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
+    found: list[str] = []
+    for name, is_array in inputs:
+        found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
+    return found[:count]
+
+
+def led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:
+    """The error with a detail that names the query's parameter instead of the place in a document.
+
+    Args:
+        error: its violations have paths of a document, a field or an attribute second.
+        names: the parameter of each of those.
+    """
+    first, count = error.violations[0], len(error.violations)
+    name = names.get(str(first.path[1])) if len(first.path) > 1 else None
+    if name is None:
+        return error
+    is_named = re.search(rf"\b{re.escape(name)}\b", first.message)
+    lead = "" if is_named else f"parameter {name}{json_path(first.path[2:])[1:]}: "
+    return type(error)(f"{lead}{first.message}" + (f" (and {count - 1} more)" if count > 1 else ""), error.violations)

@@ -1,0 +1,21 @@
+"""The two dialects of a call of one operator: DirectML's descriptors and ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorpost.onnx.schemas import is_own
+
+from .call_parser import Dialect
+from .directml_dialect import DirectmlParser
+from .onnx_dialect import OnnxParser
+
+__all__ = ["DIALECTS", "takes_long"]
+
+DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}
+"""The dialect of each path that operators are posted to."""
+
+
+def takes_long(dialect: Dialect, operator: str) -> bool:
+    """Whether parsing and planning may take long: by the package onnx and ONNX Runtime, which a first call imports."""
+    return dialect is OnnxParser and not is_own(operator)

@@ -1,0 +1,301 @@
+"""The dialect of DirectML's descriptors: `/v1/operators`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, cast
+
+from tensorpost.datatypes import DATA_TYPES
+from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
+from tensorpost.descriptors.tensor import MOST_TENSORS
+from tensorpost.operation import Operation
+from tensorpost.problems import (
+    InvalidDescriptor,
+    InvalidJson,
+    InvalidParameter,
+    TensorMismatch,
+    UnknownOperator,
+    Violation,
+)
+from tensorpost.strict_json import read_json
+
+from ..calls.call import AnnouncedTensor, RunOptions
+from .call_parser import (
+    MOST_ITEMS,
+    ONE_TENSOR,
+    led_by_parameter,
+    match_names,
+    numbered_names,
+    refuse_repeated,
+    refuse_unknown,
+    take_options,
+)
+
+__all__ = ["DirectmlParser", "served_operator"]
+
+_OPTIONS = ("backend", "device", "feature_level")
+_SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
+"""Numbers that people write and JSON does not have: `.5` and `1.`."""
+
+
+def served_operator(name: str) -> type[OperatorDesc]:
+    """The class of an operator.
+
+    Raises:
+        UnknownOperator: there is none of that name; with the nearest name, or where all of them are listed.
+    """
+    try:
+        return operator_class(name)
+    except UnknownOperator as error:
+        if error.extra["nearest"] is None:
+            error.detail += "; GET /v1/operators lists them"
+        raise
+
+
+class DirectmlParser:
+    """`/v1/operators/{operator}`. See `CallParser`.
+
+    Raises:
+        UnknownOperator: there is no operator of that name; with the nearest name.
+    """
+
+    value_names = frozenset[str]()
+    """None: a descriptor says everything."""
+
+    def __init__(self, name: str) -> None:
+        self._cls = served_operator(name)
+
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """See `CallParser.npy_tensor`."""
+        fields = self._cls.facts.fields_by_kind["input"]
+        required = [field for field in fields if not field.optional]
+        if not required and (empty or not fields):
+            return None
+        only = required or fields
+        if len(only) == 1 and not only[0].is_array:
+            return only[0].slot_name
+        names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
+        raise TensorMismatch(ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`."""
+        fields = self._cls.facts.fields_by_kind["input"]
+        return numbered_names([(field.slot_name, field.is_array) for field in fields], count)
+
+    def parse(
+        self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
+        document: Mapping[str, Any] | None, values: Mapping[str, Any],
+    ) -> tuple[Operation, RunOptions]:  # fmt: skip
+        """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
+
+        Raises:
+            UnknownOperator: the document names no operator.
+            InvalidParameter: a parameter that is unknown, repeated, or sent beside a document.
+            InvalidDescriptor: the description breaks a rule.
+            TensorMismatch: the tensors do not match the description.
+        """
+        del values
+        cls = self._cls
+        refuse_unknown(parameters, [*cls.fields_of_kind("attribute"), "output_sizes", "output_data_type", *_OPTIONS])
+        sent = {**parameters}
+        options = take_options(sent, _OPTIONS)
+        desc: dict[str, Any] = {}
+        if document is not None:
+            refuse_repeated(sent)
+            desc = _described(cls, document)
+        for field in cls.facts.fields_by_kind["attribute"]:
+            if field.attribute_name in sent:
+                desc[field.name] = _value(field.attribute_name, sent[field.attribute_name], array=field.is_array)
+        _describe_inputs(cls, desc, tensors)
+        if "output_sizes" in sent or "output_data_type" in sent:
+            _describe_outputs(cls, desc, tensors, sent)
+        if document is not None and document.keys() - {"type", "desc"}:
+            parse_operator({**document, "desc": desc}, complete=True)  # raises, and names the other members as well
+        try:
+            parsed = cls.completed(desc)
+            parsed.validate_for(options.feature_level or NEWEST)
+        except InvalidDescriptor as error:
+            if document is None:
+                raise _by_query_names(cls, error) from None
+            raise error.prefixed("desc") from None
+        slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
+        if {slot.name for slot in slots} != announced.keys():
+            match_names(tensors, [slot.name for slot in slots])
+        for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
+            _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
+        return parsed, options
+
+
+def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
+    """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
+    names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
+    found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
+    for index, violation in enumerate(found):
+        if settings := output_settings(violation):
+            found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
+            names[str(violation.path[-1])] = settings[0]
+    return led_by_parameter(type(error).of(found), names)
+
+
+def _required(settings: Sequence[str]) -> str:
+    """What of an output a query has to say."""
+    what = {
+        "output_data_type": "output_data_type is required: the output's type, as in output_data_type=FLOAT32",
+        "output_sizes": "output_sizes is required, as in output_sizes=1,1,4,4",
+    }
+    return "; ".join([what[name] for name in settings])
+
+
+def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in a document, which must be of this operator.
+
+    Raises:
+        UnknownOperator: the document names no operator.
+        InvalidDescriptor: its type is not text, or its desc not an object.
+        InvalidParameter: it describes another operator.
+    """
+    if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
+        parse_operator(document)  # raises, and names what is missing
+    if operator_class(document["type"]) is not cls:
+        raise InvalidParameter(
+            f"the path names {cls.operator_type} but the document's type is {document['type'][:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    return {**document["desc"]}
+
+
+def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
+    """Add to the fields what the body announces about inputs that they leave out.
+
+    Raises:
+        TensorMismatch: a required tensor is missing, or a name is of no field.
+    """
+    by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
+    for tensor in tensors:
+        path = cls.path_of_slot(tensor.name)
+        if path is not None:
+            by_field.setdefault(path[0], []).append((path, tensor))
+    required: list[str] = []
+    optional: list[str] = []
+    more = ""
+    for field in cls.facts.fields_by_kind["input"]:
+        name, own = field.slot_name, by_field.get(field.attribute_name, [])
+        names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
+        (optional if field.optional else required).extend(names)
+        more = f"{name}_{len(names)}" if field.is_array else more
+        if own and not {field.name, field.attribute_name} & desc.keys():
+            own.sort(key=itemgetter(0))
+            found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
+            desc[field.name] = found if field.is_array else found[0]
+    match_names(tensors, required, optional, more=more)
+
+
+def _describe_outputs(
+    cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor], sent: Mapping[str, object]
+) -> None:
+    """Add to the fields the outputs that the parameters describe; in a text, several are separated by semicolons.
+
+    What the parameters leave out of a description is that of the first tensor in the body.
+    """
+    sizes = [_value("output_sizes", entry, array=True) for entry in _several(sent, "output_sizes")]
+    types = [entry.strip() if isinstance(entry, str) else entry for entry in _several(sent, "output_data_type")]
+    found: list[dict[str, Any]] = []
+    for index in range(max(len(sizes), len(types))):
+        output: dict[str, Any] = {}
+        if tensors:
+            output = {"DataType": types[0] if types else _directml_name(tensors[0]), "Sizes": list(tensors[0].shape)}
+        for key, entries in (("DataType", types), ("Sizes", sizes)):
+            if entries:
+                output[key] = entries[min(index, len(entries) - 1)]
+        found.append(output)
+    fields = cls.facts.fields_by_kind["output"]
+    if len(found) > len(fields) and not fields[-1].is_array:
+        raise InvalidParameter(
+            f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",
+            extra={"parameter": "output_sizes"},
+        )
+    for field, output in zip(fields, found, strict=False):
+        desc[field.name] = found[len(fields) - 1 :] if field.is_array else output
+
+
+def _several(sent: Mapping[str, object], name: str) -> list[object]:
+    """The values of a parameter, one for each output.
+
+    Raises:
+        InvalidParameter: they are of more tensors than there can be.
+    """
+    value = sent.get(name, "")
+    if not isinstance(value, str):
+        return [value]
+    if (count := value.count(";")) >= MOST_TENSORS:
+        raise InvalidParameter(
+            f"{name} describes {count + 1:,} tensors; at most {MOST_TENSORS:,} are read", extra={"parameter": name}
+        )
+    return [text for text in value.split(";") if text]
+
+
+def _value(name: str, sent: object, *, array: bool) -> Any:
+    """The value of a parameter. Texts are read: numbers, objects and bracketed arrays as in JSON, arrays with commas.
+
+    Raises:
+        InvalidParameter: an array has more entries than any operator takes.
+    """
+    if array:
+        is_list = isinstance(sent, list)
+        count = len(cast("list[object]", sent)) if is_list else sent.count(",") + 1 if isinstance(sent, str) else 1
+        if count > MOST_ITEMS:
+            message = f"{name} has {count:,} entries; at most {MOST_ITEMS} are read from the query"
+            raise InvalidParameter(message, extra={"parameter": name})
+    if not isinstance(sent, str):
+        return cast("Any", sent)
+    if array and not sent.lstrip().startswith("["):
+        items = sent.split(",")
+        with suppress(InvalidJson):
+            values = read_json(f"[{sent}]".encode())
+            if len(values) == len(items):  # no comma is inside an item
+                return values
+        return [_value(name, item.strip(), array=False) for item in items]
+    with suppress(InvalidJson):
+        return read_json(sent.encode())
+    return float(sent) if _SHORT_NUMBER.fullmatch(sent) else sent
+
+
+def _directml_name(tensor: AnnouncedTensor) -> str:
+    if tensor.data_type.directml is None:
+        known = ", ".join(row.directml for row in DATA_TYPES if row.directml)
+        raise InvalidDescriptor.of(
+            [
+                Violation(
+                    "data-type-unsupported", (tensor.name, "dtype"),
+                    f"DirectML has no type for {tensor.data_type.numpy_name}; convert the array first, or use "
+                    "/v1/onnx, whose Tile takes every type", tensor.data_type.numpy_name, f"one of {known}",
+                    "DML_TENSOR_DATA_TYPE",
+                )
+            ]
+        )  # fmt: skip
+    return tensor.data_type.directml
+
+
+def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDesc) -> None:
+    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
+
+    Raises:
+        TensorMismatch: it is neither.
+    """
+    layout, size = described.layout, described.total_tensor_size_in_bytes
+    if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
+        return
+    if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):
+        return
+    raw = f"U8 with shape [{size}]"
+    expected = f"{layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}" if layout.packed else raw
+    raise TensorMismatch(
+        f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
+        f"{list(tensor.shape)}, but {field} describes {expected}"
+    )

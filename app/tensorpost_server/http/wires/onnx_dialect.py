@@ -1,0 +1,161 @@
+"""The dialect of ONNX nodes: `/v1/onnx`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
+from tensorpost.onnx.schemas import is_own
+from tensorpost.operation import Operation
+from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
+
+from ..calls.call import AnnouncedTensor, RunOptions
+from .call_parser import (
+    MOST_ITEMS,
+    ONE_TENSOR,
+    led_by_parameter,
+    match_names,
+    numbered_names,
+    query_number,
+    refuse_repeated,
+    take_options,
+)
+
+__all__ = ["OnnxParser"]
+
+
+class OnnxParser:
+    """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
+
+    Raises:
+        UnknownOperator: there is no operator of that name; with the nearest name.
+    """
+
+    def __init__(self, name: str) -> None:
+        schema = find_schema(name, NEWEST_OPSET)
+        self._name = name
+        self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
+
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """See `CallParser.npy_tensor`: of the operator's newest version."""
+        inputs = self._schema.data_inputs
+        required = [entry for entry in inputs if not entry.optional]
+        if not required and (empty or not inputs):
+            return None
+        only = required or inputs
+        if len(only) == 1 and not only[0].variadic:
+            return only[0].name
+        names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
+        raise TensorMismatch(ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`: of the operator's newest version."""
+        return numbered_names([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
+
+    @property
+    def value_names(self) -> frozenset[str]:
+        """The inputs that decide the output's shape, in any version; the node refuses those its own has not."""
+        return _value_names(self._name)
+
+    def parse(
+        self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
+        document: Mapping[str, Any] | None, values: Mapping[str, Any],
+    ) -> tuple[Operation, RunOptions]:  # fmt: skip
+        """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
+
+        Raises:
+            InvalidParameter: a parameter that is repeated or sent beside a document; no such opset.
+            InvalidDescriptor: the node breaks a rule of ONNX.
+            TensorMismatch: the tensors do not match the node.
+        """
+        name = self._name
+        sent = {**parameters}
+        options = take_options(sent, ("backend", "device"))
+        number = sent.pop("opset", None)
+        range_ = f"is not a number; send one from 1 to {NEWEST_OPSET}"
+        opset = None if number is None else query_number("opset", str(number), range_)
+        if document is not None:
+            refuse_repeated(sent)
+        for parameter, value in sent.items():
+            if (count := _entries(value)) > MOST_ITEMS:
+                raise InvalidParameter(
+                    f"{parameter[:60]} has {count:,} entries; at most {MOST_ITEMS} are read from the query",
+                    extra={"parameter": parameter[:60]},
+                )
+        if is_own(name) and not any(entry.variadic for entry in self._schema.inputs):
+            required, optional = self._names()
+            match_names(tensors, required, sorted(optional | self.value_names))
+        found = {
+            tensor.name: OnnxTensor(tensor.data_type.numpy_name, tensor.shape)
+            for tensor in tensors
+            if tensor.name not in self.value_names
+        }
+        if document is None:
+            at = NEWEST_OPSET if opset is None else opset
+            try:
+                node = OnnxNode.from_query(name, at, sent, {**found, **values})
+            except InvalidDescriptor as error:
+                raise led_by_parameter(error, {parameter: parameter for parameter in sent}) from None
+        else:
+            node = OnnxNode.from_json(_completed(document, name, opset, found, values))
+        for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
+            if found.get(slot.name) != tensor:
+                sent = found[slot.name].to_json() if slot.name in found else "missing"
+                raise TensorMismatch(
+                    f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
+                )
+        match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
+        return node, options
+
+    def _names(self) -> tuple[list[str], set[str]]:
+        """Tensors that every version requires, and others that some version has."""
+        versions = [{entry.name: entry.optional for entry in each.data_inputs} for each in _versions(self._name)]
+        known = {name: None for version in versions for name in version}
+        required = [name for name in known if all(version.get(name) is False for version in versions)]
+        return required, known.keys() - {*required}
+
+
+def _entries(value: object) -> int:
+    """How many entries a parameter has."""
+    if isinstance(value, str):
+        return value.count(",") + 1
+    return len(cast("list[object]", value)) if isinstance(value, list) else 1
+
+
+@cache
+def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
+    own = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    if not own:
+        found = [find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1)]
+        own = [schema for schema in found if isinstance(schema, OnnxSchema)][:1]
+    if not own:
+        raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
+    return tuple(own)
+
+
+@cache
+def _value_names(op_type: str) -> frozenset[str]:
+    return frozenset(entry.name for schema in _versions(op_type) for entry in schema.value_inputs)
+
+
+def _completed(
+    members: Mapping[str, Any], name: str, opset: int | None, found: Mapping[str, OnnxTensor], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The node document with what the path and the tensors say."""
+    if members.get("op_type", name) != name:
+        raise InvalidParameter(
+            f"the path names {name} but the document's op_type is {str(members['op_type'])[:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    if opset is not None and members.get("opset", opset) != opset:
+        raise InvalidParameter(f"the query says opset {opset}, the document {members['opset']!r}; send it once")
+    inputs: Any = members.get("inputs", {})
+    if isinstance(inputs, Mapping):
+        sent = cast("Mapping[str, Any]", inputs)
+        twice = sorted(sent.keys() & values.keys())
+        if twice:
+            raise TensorMismatch(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
+        inputs = {**found, **sent, **values}
+    return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}

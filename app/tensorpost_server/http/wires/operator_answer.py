@@ -1,0 +1,277 @@
+"""The answer to a call of one operator, in one of the media types: npy, raw, a frame, JSON, npz, or a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorpost import datatypes, frame
+from tensorpost.descriptors import TileOperatorDesc
+from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
+from tensorpost.json_tensor import json_type
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import has_string_outputs
+from tensorpost.operation import Operation, Slot
+from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
+
+from ...engine import Worker
+from ...planning import Plan
+from ...settings import Settings
+from ..calls.byte_strings import decode_strings
+from ..calls.call import PreparedHead, Sink, prepared_head
+from ..json_numbers import JSON_BYTES_PER_ELEMENT, json_numbers
+from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
+from ..raw_tensor import raw_tensor_fields
+
+__all__ = ["OperatorAnswer", "tensor_json"]
+
+_OF_SEVERAL = frozenset((MediaType.FRAME, MediaType.JSON, MediaType.NPZ))
+"""Media types of any number of tensors."""
+
+_SELF_DESCRIBED = _OF_SEVERAL | {MediaType.NPY}
+"""Media types that say shape and type in the body."""
+
+_U8 = datatypes.data_type("U8")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorAnswer:
+    """See `Answer`.
+
+    Attributes:
+        format: the media types of the call, of which the answer's is used.
+        operation: what was asked for.
+        id: the caller's id of the call; None if there is none.
+    """
+
+    format: RequestFormat
+    operation: Operation
+    id: str | None
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """See `Answer.sinks`: all in the body."""
+        return tuple([Sink(is_text=_is_text(slot)) for slot in self.operation.outputs])
+
+    @property
+    def streams(self) -> bool:
+        """See `Answer.streams`."""
+        return self.format.response is not MediaType.JSON and not self.encodes
+
+    @property
+    def encodes(self) -> bool:
+        """See `Answer.encodes`."""
+        return self.format.response is MediaType.NPZ or self.format.response in IMAGE_TYPES
+
+    def check(self, plan: Plan, settings: Settings) -> None:
+        """See `Answer.check`: several outputs, a data type, a shape, or strides that the media type cannot hold."""
+        media_type = self.format.response
+        if self.format.unacceptable is not None:
+            raise NotAcceptable(self.format.unacceptable)
+        node = self.operation
+        if media_type is not MediaType.JSON and isinstance(node, OnnxNode) and has_string_outputs(node):
+            raise NotAcceptable(f"{media_type.value} holds no strings; accept {MediaType.JSON.value}")
+        if media_type not in _OF_SEVERAL and len(plan.outputs) != 1:
+            names = ", ".join([slot.name for slot in plan.outputs])
+            raise NotAcceptable(
+                f"{media_type.value} holds one tensor, and {plan.operator} has the outputs {names}; "
+                f"accept {MediaType.FRAME.value} or {MediaType.NPZ.value}"
+            )
+        for slot in plan.outputs:
+            row = slot.layout.data_type
+            if (
+                (media_type in (MediaType.NPY, MediaType.NPZ) and row.numpy_name == "bfloat16")
+                or (media_type is MediaType.FRAME and row.safetensors is None)
+                or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
+            ):
+                raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another media type")
+            if media_type is not MediaType.FRAME and not slot.layout.packed:
+                raise NotAcceptable(
+                    f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
+                    f"accept {MediaType.FRAME.value}"
+                )
+        if media_type in IMAGE_TYPES:
+            _check_picture(plan, self.format, settings)
+        elements = self.json_elements(plan)
+        if elements > settings.max_json_elements:
+            raise LimitExceeded.of(
+                "the output as JSON numbers", elements, settings.max_json_elements,
+                "TENSORPOST_MAX_JSON_ELEMENTS",
+                f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
+            )  # fmt: skip
+
+    def json_elements(self, plan: Plan) -> int:
+        """See `Answer.json_elements`."""
+        if self.format.response is not MediaType.JSON:
+            return 0
+        return sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
+
+    def working_bytes(self, plan: Plan) -> int:
+        """See `Answer.working_bytes`: the outputs, the encoded body, and what its encoder takes."""
+        media_type = self.format.response
+        if media_type is MediaType.JSON:
+            return self.json_elements(plan) * JSON_BYTES_PER_ELEMENT
+        if media_type is MediaType.NPZ:
+            return 3 * plan.output_bytes
+        if media_type in IMAGE_TYPES:
+            pixels = math.prod(plan.outputs[0].layout.sizes)  # one channel at least
+            return 3 * plan.output_bytes + pixels * WORKING_BYTES_PER_PIXEL
+        return 0
+
+    def head(self, plan: Plan, worker: Worker) -> PreparedHead:
+        """See `Answer.head`. A frame has its tensors in binding order."""
+        media_type, body_head = self.format.response, b""
+        if media_type is MediaType.NPY:
+            layout = plan.outputs[0].layout
+            body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
+        elif media_type is MediaType.FRAME:
+            entries = [_frame_entry(slot) for slot in plan.outputs]
+            document = self.operation.to_document_text()
+            body_head = frame.encode_head(entries, {"op": document, **self._about(plan, worker)})
+        length = len(body_head) + plan.output_bytes
+        return self._head(plan, worker, body_head, length, inline=worker.is_small(plan))
+
+    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> tuple[PreparedHead, bytes]:
+        """See `Answer.whole`: JSON, an archive, or a picture."""
+        media_type = self.format.response
+        if media_type is MediaType.JSON:
+            body = self._json(plan, worker, outputs)
+        else:
+            arrays = {slot.name: slot.layout.view(data) for slot, data in zip(plan.outputs, outputs, strict=True)}
+            is_archive = media_type is MediaType.NPZ
+            body = _npz_body(arrays) if is_archive else _picture_body(next(iter(arrays.values())), self.format)
+        return self._head(plan, worker, b"", len(body), inline=True), body
+
+    def _json(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> bytes:
+        tensors: list[bytes] = []
+        for slot, asked, data in zip(plan.outputs, self.operation.outputs, outputs, strict=True):
+            if _is_text(asked):
+                sizes = asked.layout.sizes
+                texts = [element.decode() for element in decode_strings(memoryview(data), math.prod(sizes), slot.name)]
+                members = {"dtype": "string", "shape": list(sizes), "data": texts}
+                text = json.dumps(members, ensure_ascii=False).encode()
+            else:
+                text = tensor_json(slot.layout.view(data))
+            tensors.append(b"%b: %b" % (json.dumps(slot.name).encode(), text))
+        document = {"op": json.loads(self.operation.to_document_text()), **self._about(plan, worker)}
+        begin = json.dumps(document, allow_nan=False).encode()[:-1]
+        return b'%b, "tensors": {%b}}\n' % (begin, b", ".join(tensors))
+
+    def _about(self, plan: Plan, worker: Worker) -> dict[str, str]:
+        """What an answer says of itself beside the operation: backend, device, and the call's id."""
+        about = {"backend": worker.computed_by(plan), "device": worker.backend.device}
+        return about if self.id is None else about | {"id": self.id}
+
+    def _head(self, plan: Plan, worker: Worker, body_head: bytes, length: int, *, inline: bool) -> PreparedHead:
+        media_type, fields = self.format.response, ()
+        if media_type not in _SELF_DESCRIBED:
+            layout = plan.outputs[0].layout
+            fields = raw_tensor_fields(layout.data_type, layout.sizes)
+        return prepared_head(plan, worker, media_type.value, body_head, length, inline=inline, fields=fields)
+
+
+def _is_text(slot: Slot) -> bool:
+    return slot.layout.data_type.numpy_name == "str"
+
+
+def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
+    """A tensor in a frame; one with strides or padding travels as its raw bytes."""
+    layout = slot.layout
+    return (slot.name, layout.data_type, layout.sizes) if layout.packed else (slot.name, _U8, (layout.size_in_bytes,))
+
+
+def tensor_json(array: NDArray[Any]) -> bytes:
+    """A tensor as JSON text: `{"dtype": "F32", "shape": [2], "data": [0.1, 2.0]}`.
+
+    Raises:
+        NotAcceptable: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
+    """
+    try:
+        members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    except InvalidParameter as error:
+        others = f"{MediaType.NPY.value} or {MediaType.FRAME.value}"
+        raise NotAcceptable(f"the output: {error.detail}, as with Accept: {others}") from None
+    return b'%b, "data": [%b]}' % (json.dumps(members).encode()[:-1], json_numbers(array))
+
+
+def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An archive as `numpy.savez` writes it, which takes no tensor of the name `file`."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
+    shape = _picture_shape(array.shape, format_.written.layout)
+    assert shape is not None, "checked by _check_picture"
+    if format_.written.layout == "NCHW" and array.ndim > 2:
+        array = np.moveaxis(array, -3, -1)
+    array = array.reshape(shape)
+    if array.dtype.kind == "f":
+        # The nearest of 0 to 255; what is outside of 0 to 1 is limited, and NaN is 0.
+        scaled = np.nan_to_num(np.clip(array.astype(np.float32), 0, 1), nan=0)
+        array = np.rint(np.multiply(scaled, 255, out=scaled), out=scaled).astype(np.uint8)
+    return encode_image(array, format_.response.name)
+
+
+def _check_picture(plan: Plan, format_: RequestFormat, settings: Settings) -> None:
+    """Refuse an output that is not a picture, or none of this format; the message names the forms that hold it."""
+    slot, media_type, (layout, dtype) = plan.outputs[0], format_.response, format_.written
+    sizes, row = slot.layout.sizes, slot.layout.data_type
+    is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
+    shape = _picture_shape(sizes, layout)
+    if shape is None or (row.dtype.kind == "f" and not is_scaled):
+        also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
+        raise NotAcceptable(
+            f"the output is {row.numpy_name} of shape {list(sizes)}, and {media_type.value} with layout={layout} holds "
+            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor; "
+            f"{format_.written.axes}"
+        )
+    stored = np.dtype(np.uint8) if is_scaled else row.dtype
+    reason = unwritable(stored, shape, media_type.name)
+    if reason is not None:
+        others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
+        names = sorted([each.value for each in others if each.name in image_formats()])
+        axes = "" if names else f"; {format_.written.axes}"
+        hint = _repeated_channels(plan, layout)
+        raise NotAcceptable(f"{reason}{hint}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
+    if shape[0] * shape[1] > settings.max_image_pixels:
+        raise LimitExceeded.of(
+            "the output as a picture", shape[0] * shape[1], settings.max_image_pixels, "TENSORPOST_MAX_IMAGE_PIXELS",
+            f"pixels, so accept {MediaType.NPY.value} for it",
+        )  # fmt: skip
+
+
+def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | None:
+    """Height, width and channels of a tensor that is one picture, with or without a batch of 1; None of any other."""
+    sizes = sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes
+    if len(sizes) == 2:
+        return sizes[0], sizes[1], 1
+    if len(sizes) != 3:
+        return None
+    return (sizes[0], sizes[1], sizes[2]) if layout == "NHWC" else (sizes[1], sizes[2], sizes[0])
+
+
+def _repeated_channels(plan: Plan, layout: str) -> str:
+    """A hint with the repeats in the right order, for a Tile whose repeats are in the order of the other layout."""
+    desc = plan.operation
+    if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
+        return ""
+    (count, *others), channels = desc.repeats, 1 if layout == "NCHW" else 3
+    meant = [count, others[2], *others[:2]] if layout == "NCHW" else [count, *others[1:], others[0]]
+    if desc.repeats[channels] == 1 or meant[channels] != 1:
+        return ""
+    had, has = desc.input_tensor.sizes[channels], desc.output_tensor.sizes[channels]
+    given, wanted = (",".join(map(str, repeats)) for repeats in (desc.repeats, meant))
+    return f"; repeats={given} repeats the channels as well, {had} become {has}; write repeats={wanted}"

@@ -1,0 +1,277 @@
+"""The wire of operators and ONNX nodes: an operation in query, frame or JSON, and tensors in one of the media types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from tensorpost import frame
+from tensorpost.datatypes import data_type
+from tensorpost.descriptors.tensor import MOST_TENSORS
+from tensorpost.frame import HeadReader, NpyHeadReader
+from tensorpost.graph import Graph
+from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import StringCall, StringTable, has_strings
+from tensorpost.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
+from tensorpost.strict_json import read_json
+
+from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, DeviceSource, Encoded, OpenSink
+from ..encoded_bodies import Npz, Picture
+from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
+from ..parse_threads import CallerThreads
+from ..request_body import MOST_VALUE_BYTES, whole_json
+from .call_parser import MOST_JSON_CONTAINERS, CallParser, Dialect, as_document, read_document, read_query
+from .dialects import takes_long
+from .operator_answer import OperatorAnswer
+from .wire import ReadContext
+
+__all__ = ["OperatorWire"]
+
+ParsedHead = TypeVar("ParsedHead")
+
+
+class OperatorWire:
+    """`POST /v1/operators/{operator}` and `POST /v1/onnx/{op_type}`. See `Wire`.
+
+    Args:
+        dialect: the dialect of the path.
+        operator: the name in the path.
+    """
+
+    __slots__ = ("_dialect", "_operator", "_parser", "takes_long")
+
+    def __init__(self, dialect: Dialect, operator: str) -> None:
+        self._dialect, self._operator = dialect, operator
+        self._parser: CallParser | None = None
+        self.takes_long = takes_long(dialect, operator)
+
+    @property
+    def key(self) -> Hashable:
+        """See `Wire.key`."""
+        return self._dialect, self._operator
+
+    def format(self, fields: Mapping[bytes, bytes], length: int) -> RequestFormat:
+        """See `Wire.format`: the media types."""
+        return RequestFormat.from_headers(fields, length)
+
+    async def open(self, slow_threads: CallerThreads) -> None:
+        """See `Wire.open`: the parser of the operator's calls."""
+        self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
+
+    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+        """See `Wire.open_sinks`: every output goes into the body."""
+        return [None] * len(answer.sinks)
+
+    def close(self) -> None:
+        """See `Wire.close`."""
+
+    async def read(self, context: ReadContext, format_: CallFormat) -> Call:
+        """See `Wire.read`."""
+        assert isinstance(format_, RequestFormat)
+        assert self._parser is not None
+        media_type, body, settings, threads = format_.request, context.body, context.settings, context.parsing
+        if self.takes_long:
+            threads = context.slow_threads
+        if media_type is MediaType.JSON:
+            text = await whole_json(body, settings, context.reserve)
+            context.watch.start()
+            return await threads.run(context.large, self._of_json, text, context.query, format_)
+        if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
+            return await self._of_encoded(context, format_)
+        if not context.head_has_arrived:
+            context.reserve(min(body.length, settings.max_head_bytes))
+        if media_type is MediaType.FRAME:
+            return await self._of_frame(context, format_, threads)
+        name, tensors = self._parser.npy_tensor(empty=not body.length), list[AnnouncedTensor]()
+        if name is None:
+            await body.receive_into([])  # refuses a body that is not empty
+        elif format_.raw is not None:
+            row, shape = format_.raw
+            tensors.append(AnnouncedTensor(name, row, shape, format_.raw.size_in_bytes))
+            if body.length != format_.raw.size_in_bytes:
+                raise BodyMismatch(
+                    f"Content-Length is {body.length:,}, but {row.numpy_name} of shape {list(shape)} has "
+                    f"{format_.raw.size_in_bytes:,} bytes"
+                )
+        else:
+            npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
+            await body.feed(npy, threads)
+            head = _finished(npy.finish)
+            tensors.append(AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes))
+        return await threads.run(context.large, self._parse, context.query, format_, tensors)
+
+    def _parse(
+        self, query: str, format_: RequestFormat, tensors: Sequence[AnnouncedTensor],
+        document: str | Mapping[str, Any] | None = None, values: Mapping[str, Any] | None = None,
+        memory: list[memoryview] | None = None, *, id_: str | None = None, encoded: Encoded | None = None,
+        table: StringTable | None = None,
+    ) -> Call:  # fmt: skip
+        """The call of these tensors; see `CallParser.parse` and `Call`."""
+        assert self._parser is not None
+        parameters = read_query(query)
+        if isinstance(document, str) or document is None:
+            document = read_document(document)
+        operation, options = self._parser.parse(parameters, tensors, document, values or {})
+        strings = None
+        if table is not None and has_strings(operation):
+            strings = StringCall(cast("OnnxNode", operation), table)
+        answer = OperatorAnswer(format_, operation, id_)
+        held: list[memoryview | DeviceSource] | None = None if memory is None else [*memory]
+        return Call(Graph.of(operation), options, tensors, answer, held, encoded, strings)
+
+    # ---- the media types ---------------------------------------------------------------------------------------------
+
+    async def _of_frame(self, context: ReadContext, format_: RequestFormat, threads: CallerThreads) -> Call:
+        assert self._parser is not None
+        body, most = context.body, context.settings.max_head_bytes
+        reader = HeadReader(max_head_bytes=most, content_length=body.length, max_tensors=MOST_TENSORS)
+        await body.feed(reader, threads)
+        head = _finished(reader.finish)
+        tensors = [AnnouncedTensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in head.tensors]
+        memory, values = None, {}
+        needed = [tensor for tensor in tensors if tensor.name in self._parser.value_names]
+        for tensor in needed:
+            _refuse_large_value(tensor)
+        if needed:
+            # The caller chooses the order of the tensors, so the large one may come before the small ones.
+            ticket = context.reserve(head.body_bytes)
+            memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
+            await body.receive_into(memory)
+            values = self._values(tensors, memory)
+        document, id_ = head.metadata.get("op"), head.metadata.get("id")
+        return await threads.run(
+            context.large, self._parse, context.query, format_, tensors, document, values, memory, id_=id_
+        )
+
+    async def _of_encoded(self, context: ReadContext, format_: RequestFormat) -> Call:
+        """Receive a picture or an npz archive, and parse the call from its head; only small inputs are decoded."""
+        assert self._parser is not None
+        body, settings, threads = context.body, context.settings, context.slow_threads
+        name = None if format_.request is MediaType.NPZ else self._parser.npy_tensor(empty=False)
+        context.reserve(2 * body.length)  # as it arrives, and as what reads it holds it
+        content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
+        context.watch.start()
+        if format_.request is MediaType.NPZ:
+            encoded: Encoded = await threads.run(True, Npz.read, content, settings, self._parser.tensor_names)
+        elif name is None:
+            raise TensorMismatch("the operator takes no tensors, and the body is a picture; send an empty body")
+        else:
+            media_type = format_.request.value
+            encoded = await threads.run(True, Picture.read, content, media_type, name, format_.read, settings)
+        tensors = [
+            AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
+        ]
+        values: dict[str, Any] = {}
+        for index, tensor in enumerate(tensors):
+            if tensor.name in self._parser.value_names:
+                _refuse_large_value(tensor)
+                block = memoryview(bytearray(tensor.size_in_bytes))
+                await threads.run(True, encoded.decode_into, [block], index)
+                values |= self._values([tensor], [block])
+        try:
+            return await threads.run(
+                len(tensors) > 1, self._parse, context.query, format_, tensors, None, values, encoded=encoded
+            )
+        except InvalidDescriptor as error:
+            if format_.request in IMAGE_TYPES:
+                ((_, row, shape),) = encoded.tensors
+                error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
+            raise
+        except TensorMismatch as error:
+            if format_.request is MediaType.NPZ:
+                error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
+            raise
+
+    def _of_json(self, text: bytes, query: str, format_: RequestFormat) -> Call:
+        """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
+
+        Raises:
+            InvalidDescriptor: a member is missing, unknown or malformed; paths start at the root of this document.
+        """
+        assert self._parser is not None
+        document: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
+        expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
+        example = '{"tensors": {"%s": {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}}}'
+        example %= next(iter(self._parser.tensor_names(1)), "input")
+        if not isinstance(document, Mapping):
+            raise InvalidDescriptor.of([Violation("document", (), f"the body must be {example}", None, expected)])
+        members = cast("Mapping[str, Any]", document)
+        found = [
+            Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
+            for key in members
+            if key not in ("op", "tensors", "id")
+        ]
+        sent: Any = members.get("tensors")
+        if not isinstance(sent, Mapping):
+            message = f"tensors must name each, as in {example}"
+            found.append(Violation("document", ("tensors",), message, sent, expected))
+        elif len(cast("Mapping[str, Any]", sent)) > MOST_TENSORS:
+            count = len(cast("Mapping[str, Any]", sent))
+            message = f"has {count:,} tensors; at most {MOST_TENSORS:,} are read here"
+            found.append(Violation("tensor-count", ("tensors",), message, count, f"at most {MOST_TENSORS} tensors"))
+        if not isinstance(members.get("id"), (str, type(None))):
+            found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
+        if found:
+            raise InvalidDescriptor.of(found)
+        strings = set[str]()
+        arrays = {
+            name: frame.tensor_from_json(content, path=("tensors", name))
+            for name, content in cast("Mapping[str, Any]", sent).items()
+        }
+        table = StringTable()
+        for name, array in arrays.items():
+            if array.dtype.kind == "O":
+                strings.add(name)
+                arrays[name] = table.numbers_of_array(name, array)
+        tensors = [
+            AnnouncedTensor(name, data_type("str" if name in strings else a.dtype), a.shape, a.nbytes)
+            for name, a in arrays.items()
+        ]
+        # by way of uint8, since memoryview has no bfloat16
+        memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
+        operation = None if members.get("op") is None else as_document(members["op"])
+        values = self._values(tensors, memory)
+        try:
+            return self._parse(query, format_, tensors, operation, values, memory, id_=members.get("id"), table=table)
+        except InvalidDescriptor as error:
+            has_document = operation is not None
+            raise type(error).of([_from_root(each, arrays, has_document) for each in error.violations]) from None
+
+    def _values(self, tensors: Sequence[AnnouncedTensor], memory: Sequence[memoryview]) -> dict[str, Any]:
+        """The elements of the tensors that are part of the operation."""
+        assert self._parser is not None
+        return {
+            tensor.name: Layout.row_major(tensor.data_type, tensor.shape).view(block)
+            for tensor, block in zip(tensors, memory, strict=True)
+            if tensor.name in self._parser.value_names
+        }
+
+
+def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
+    """What the `finish` of a reader of heads returns, or its error with what a caller of curl should change."""
+    try:
+        return finish()
+    except BodyMismatch as error:
+        if not error.extra["actual"]:
+            raise BodyMismatch("the body is empty", extra=error.extra) from None
+        hint = "with curl use --data-binary, which sends a file as it is"
+        raise BodyMismatch(f"{error.detail}; {hint}", extra=error.extra) from None
+
+
+def _refuse_large_value(tensor: AnnouncedTensor) -> None:
+    if tensor.size_in_bytes > MOST_VALUE_BYTES:
+        raise TensorMismatch(
+            f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
+            f"dimension, at most {MOST_VALUE_BYTES:,} bytes in all"
+        )
+
+
+def _from_root(violation: Violation, tensors: Mapping[str, object], has_document: bool) -> Violation:
+    """The violation with its path seen from the root of a JSON call."""
+    if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
+        return violation.prefixed("tensors")
+    return violation.prefixed("op") if has_document else violation
