@@ -350,7 +350,7 @@ def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.Mon
 
     with http_app() as app:
         app.service.observe_by(AccessLog(json_line, batches.append))
-        monkeypatch.setattr("tensorpost_server.http.execution.make_plan", broken)
+        monkeypatch.setattr("tensorpost_server.http.execution.prepare", broken)
         answer = app.post(TILE, npy_bytes([1]))
         app.service.observe_by(None)
 

@@ -177,7 +177,7 @@ def test_who_may_register_what(server: Serving, cupy: FakeCupy):
 
 
 def test_a_region_that_nobody_uses_is_dropped(server: Serving, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
-    asker, regions = Asker(server.port), server.service.inference.regions
+    asker, regions = Asker(server.port), server.service.regions
     assert asker.register("r", bytes([1] * 64), 1000) == (200, "")
     regions.sweep()
     assert len(asker.status()) == 1

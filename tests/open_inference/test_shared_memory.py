@@ -50,7 +50,7 @@ def key() -> Iterator[str]:
 
 
 def regions_of(server: Serving) -> dict[str, Any]:
-    return server.service.inference.regions._regions
+    return server.service.regions._regions
 
 
 def test_the_sdk_moves_tensors_in_shared_memory_and_leaves_nothing(server: Serving):
@@ -75,7 +75,7 @@ def test_the_sdk_moves_tensors_in_shared_memory_and_leaves_nothing(server: Servi
         with pytest.raises(InvalidParameter, match="no backend 'nope'"):
             tp.tile(X, (1, 2), backend="nope")
         np.testing.assert_array_equal(tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
-        server.service.inference.regions.close()  # as if the server were another one
+        server.service.regions.close()  # as if the server were another one
         np.testing.assert_array_equal(tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
     assert regions_of(server) == {}
 
@@ -94,7 +94,7 @@ def test_a_call_survives_that_the_server_knows_no_region_of_the_client(server: S
         async with AsyncClient(server.url, shared_memory=True) as tp:
             await asyncio.gather(*[tp.tile(X, (1, 2)) for _ in range(3)])
             assert len(regions_of(server)) > 1
-            server.service.inference.regions.close()  # as if the server were another one
+            server.service.regions.close()  # as if the server were another one
             np.testing.assert_array_equal(await tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
 
     asyncio.run(asynchronous())
@@ -122,10 +122,10 @@ def test_a_client_that_is_killed_leaves_nothing(server: Serving, monkeypatch: py
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert left_behind() == set()
     assert len(regions_of(server)) == 1
-    server.service.inference.regions.sweep()
+    server.service.regions.sweep()
     assert len(regions_of(server)) == 1, "it may only be idle"
     monkeypatch.setattr(shared_memory, "IDLE_SECONDS", 0.0)
-    server.service.inference.regions.sweep()
+    server.service.regions.sweep()
     assert regions_of(server) == {}
 
 

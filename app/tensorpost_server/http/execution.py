@@ -158,7 +158,7 @@ class Execution:
             body.supply(memoryview(chunks).toreadonly())
         elif self._whole is not None:
             body.supply(self._whole.receive())
-        await self._wire.open(self.slow_threads)
+        self._observation.operator = await self._wire.open(self.slow_threads) or self._observation.operator
         key = RequestKey(self._wire.key, format_, self._scope["query_string"], length)
         prepared, call = await self._prepare(key, stages)
         # A trace context is another one in each request, so no later head would be the same.
@@ -210,8 +210,6 @@ class Execution:
         self.large = self._wire.takes_long or is_long
         call = await self._wire.read(self, format_)
         self._limit_wait(call.timeout)
-        if self._wire.takes_long:
-            self._observation.operator = call.graph.operation.op_type
         stages.done("head")
         threads = self.slow_threads if self._wire.takes_long else self.parsing
         prepared = await threads.run(self.large, prepare, call, self.settings)

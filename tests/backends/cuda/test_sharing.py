@@ -58,7 +58,7 @@ def test_tritonclient_shares_its_memory(device_server: Serving):
 
 
 def test_a_process_that_is_killed_leaves_memory_until_it_is_closed(device_server: Serving):
-    pool, regions = device_server.service.pool, device_server.service.inference.regions
+    pool, regions = device_server.service.pool, device_server.service.regions
     assert pool is not None
     backend = pool.workers["cuda:0"].backend
 

@@ -58,9 +58,10 @@ class OperatorWire:
         """See `Wire.format`: the media types."""
         return RequestFormat.from_headers(fields, length)
 
-    async def open(self, slow_threads: CallerThreads) -> None:
+    async def open(self, slow_threads: CallerThreads) -> str | None:
         """See `Wire.open`: the parser of the operator's calls."""
         self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
+        return self._operator if self.takes_long else None
 
     def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """See `Wire.open_sinks`: every output goes into the body."""

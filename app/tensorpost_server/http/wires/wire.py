@@ -73,8 +73,11 @@ class Wire(Protocol):
         """
         ...
 
-    async def open(self, slow_threads: CallerThreads) -> None:
+    async def open(self, slow_threads: CallerThreads) -> str | None:
         """Find the operator, before anything of the body is read.
+
+        Returns:
+            Its name for the records, if only a library could tell that there is such an operator.
 
         Raises:
             UnknownOperator: there is none of this name.
