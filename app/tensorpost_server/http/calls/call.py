@@ -280,7 +280,7 @@ class Call:
     options: RunOptions
     tensors: Sequence[AnnouncedTensor]
     answer: Answer
-    memory: list[memoryview | DeviceSource] | None = None
+    memory: Sequence[memoryview | DeviceSource] | None = None
     encoded: Encoded | None = None
     strings: StringCall | None = None
     timeout: float | None = None

@@ -19,7 +19,7 @@ from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
 from tensorpost.strict_json import read_json
 
-from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, DeviceSource, Encoded, OpenSink
+from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
 from ..parse_threads import CallerThreads
@@ -121,8 +121,7 @@ class OperatorWire:
         if table is not None and has_strings(operation):
             strings = StringCall(cast("OnnxNode", operation), table)
         answer = OperatorAnswer(format_, operation, id_)
-        held: list[memoryview | DeviceSource] | None = None if memory is None else [*memory]
-        return Call(Graph.of(operation), options, tensors, answer, held, encoded, strings)
+        return Call(Graph.of(operation), options, tensors, answer, memory, encoded, strings)
 
     # ---- the media types ---------------------------------------------------------------------------------------------
 
