@@ -18,9 +18,10 @@ from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.problems import BodyMismatch
+from tensorpost_server.forms.axes import AXES_WEIGHT
 from tensorpost_server.operators import FORMS
 from tensorpost_server.planning import make_plan
-from tensorpost_server.planning.plan import SLICE_WORK, WEIGHTED_WORK
+from tensorpost_server.planning.plan import SLICE_WORK
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
 STRIDED = TileOperatorDesc(
@@ -126,8 +127,8 @@ def test_no_slice_is_much_work_however_few_bytes_it_has(columns: int):
     assert plan.work >= columns << 20
     held = [math.prod(stop - start for start, stop in piece.box) for piece in plan.slices]
     assert sum(held) == columns
-    assert max(held) << 20 <= SLICE_WORK // WEIGHTED_WORK
-    assert len(held) <= 3 * WEIGHTED_WORK * plan.work // SLICE_WORK + 1
+    assert max(held) << 20 <= SLICE_WORK // AXES_WEIGHT
+    assert len(held) <= 3 * AXES_WEIGHT * plan.work // SLICE_WORK + 1
 
 
 def test_what_cannot_be_cut_is_one_element(monkeypatch: pytest.MonkeyPatch):
@@ -144,8 +145,8 @@ def test_costly_elements_far_apart_are_cut_by_what_lies_between_them():
 
     held = [math.prod(stop - start for start, stop in piece.box) for piece in plan.slices]
     assert sum(held) == 128
-    assert max(held) << 20 <= SLICE_WORK // WEIGHTED_WORK
-    assert len(held) <= 3 * WEIGHTED_WORK * plan.work // SLICE_WORK + 1
+    assert max(held) << 20 <= SLICE_WORK // AXES_WEIGHT
+    assert len(held) <= 3 * AXES_WEIGHT * plan.work // SLICE_WORK + 1
 
 
 # ---- layouts: the only place that makes a view of a caller's bytes ---------------------------------------------------

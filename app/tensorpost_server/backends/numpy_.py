@@ -38,7 +38,7 @@ class NumpyBackend(HostBackend):
 
     def library(self, plan: Plan) -> str:
         """ONNX Runtime, for operators that NumPy does not compute here."""
-        return "" if plan.library == self.name else plan.library
+        return "" if plan.form.library == self.name else plan.form.library
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumpyRun:
         """Views of the inputs; nothing is copied."""

@@ -10,11 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost.layout import Layout
+
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
 from .float16 import widen
 from .index_ranges import IndexRange
 
 __all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
+
+REDUCTION_WEIGHT = 32
+"""A slice of a reduction reads 2 Mi elements: with its small output in one slice, only one core would compute."""
 
 LINES_AT_ONCE = 1 << 18  # elements of lines that are computed together, and of an output that is never made as a whole
 
@@ -44,6 +49,14 @@ class Array:
     index_range: IndexRange | None = None
 
     computed_whole = True
+    input_sizes = ()
+    weight = cut_weight = 1
+    reads_again = False
+
+    def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
+        """See `Form.operand`: as it lies."""
+        del sizes
+        return layout
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""
@@ -97,6 +110,14 @@ class Lines(BoxForm):
     passes: int = 1
     others: tuple[tuple[int, ...], ...] = ()
     reduction: str = ""
+
+    reads_again = True
+
+    @property
+    def cut_weight(self) -> int:
+        """See `Form.cut_weight`: a reduction's slices read nothing twice, and its output is small."""
+        reduces = all(sizes[axis] == 1 for sizes in self.outputs for axis in self.axes)
+        return REDUCTION_WEIGHT if reduces else self.weight
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""
@@ -203,6 +224,8 @@ class BoxFunction(BoxForm):
     block: int = 0
     outputs: int = 1
     index_range: IndexRange | None = None
+
+    reads_again = True
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""

@@ -79,6 +79,10 @@ class Windowed(AxisMap, Protocol):
         ...
 
 
+AXES_WEIGHT = 8
+"""For wide filters and gradients the weight of an element is computed too: 4 to 40 ns each."""
+
+
 @dataclass(frozen=True, slots=True)
 class AxesForm(BoxForm):
     """Base of forms of one input that is read along every axis through a map.
@@ -88,6 +92,8 @@ class AxesForm(BoxForm):
     """
 
     axes: tuple[AxisMap | None, ...]
+
+    weight = AXES_WEIGHT
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the box of the input that holds all taps."""

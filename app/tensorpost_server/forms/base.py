@@ -31,6 +31,10 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
+from tensorpost.layout import Layout
+
+from .index_ranges import IndexRange
+
 __all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "blocks", "extents", "go_on", "stoppable", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
@@ -69,6 +73,45 @@ class Form(Protocol):
     @property
     def computed_whole(self) -> bool:
         """Whether `compute` computes all outputs together, in full, instead of `fill` box by box."""
+        ...
+
+    @property
+    def library(self) -> str:
+        """The library that computes it on every backend, as ONNX Runtime; empty if the backend does."""
+        ...
+
+    @property
+    def index_range(self) -> IndexRange | None:
+        """What the elements of an input must lie in (ONNX's indices); None if any are allowed."""
+        ...
+
+    @property
+    def input_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The sizes that packed inputs are read with, one for each input that is read at all; empty for their own."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """How many elements that are just added up take as long as one element of its work."""
+        ...
+
+    @property
+    def cut_weight(self) -> int:
+        """The same, for the size of slices: more where a small slice costs no more than its part of a large one."""
+        ...
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether every slice reads again what others have read."""
+        ...
+
+    def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
+        """How it reads an input: as it lies, or broadcast.
+
+        Args:
+            layout: the input's layout.
+            sizes: the sizes of the first output.
+        """
         ...
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
@@ -111,6 +154,21 @@ class BoxForm:
     __slots__ = ()
 
     computed_whole = False
+    library = ""
+    index_range: IndexRange | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    weight = 1
+    reads_again = False
+
+    @property
+    def cut_weight(self) -> int:
+        """See `Form.cut_weight`: no other than its weight."""
+        return self.weight
+
+    def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
+        """See `Form.operand`: as it lies."""
+        del sizes
+        return layout
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: blocks only."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost.layout import Layout
+
 from .base import Box, BoxForm, Reads, extents, go_on
 from .expression import FUNCTIONS, Call, Expression, evaluate
 from .float16 import narrow, widen
@@ -42,6 +44,10 @@ class Pointwise(BoxForm):
     computed_in: str
     of_bits: bool = False
     input_sizes: tuple[tuple[int, ...], ...] = ()
+
+    def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
+        """See `Form.operand`: broadcast to the output's sizes."""
+        return layout.broadcast(sizes)
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the same box, of the operands."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
 
-from tensorpost.graph import Graph
+from tensorpost.graph import Graph, Node, Ref
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import Array, AxesForm, BoxFunction, Copies, Form, IndexRange, Lines, Pointwise, whole_box
+from ..forms import Form, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "Step", "make_plan"]
 
 SLICE_WORK = 1 << 26
 """Work of one slice, beyond which slices are cut smaller: other requests wait for a slice to end.
@@ -26,58 +26,88 @@ of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; w
 between two blocks (`stoppable`), so it ends soon after its caller has gone.
 """
 
-WEIGHTED_WORK = 8
-"""Factor of an element's work where its weight is computed too, for wide filters and gradients: 4 to 40 ns each."""
 
-REDUCED_AT_ONCE = 1 << 21
-"""Elements that a slice of a reduction reads: with its small output in one slice, only one core would compute."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node of the graph, as it is computed.
+
+    Attributes:
+        form: computes the outputs.
+        sources: where each input comes from.
+        inputs: the inputs, as the form reads them.
+        outputs: the outputs.
+    """
+
+    form: Form
+    sources: tuple[Ref, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, node: Node) -> Step:
+        """The step of a node. It has no entry for an input that the form does not read, such as the shape of Reshape."""
+        form, inputs = form_of(node.operation), node.operation.inputs
+        if form.input_sizes:
+            inputs = tuple([
+                Slot(slot.name, Layout.row_major(slot.layout.data_type, sizes))
+                for slot, sizes in zip(inputs, form.input_sizes, strict=False)
+            ])  # fmt: skip
+        return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided about one operation before any tensor byte is read. It holds no arrays and no device handles.
+    """Everything decided about a call before any tensor byte is read. It holds no arrays and no device handles.
 
     Attributes:
-        operation: the descriptor or node that the plan was made of.
-        form: computes the outputs.
-        inputs: tensors to receive, in binding order, as the form reads them.
-        outputs: tensors to send, in binding order.
+        graph: what the plan was made of.
+        steps: its nodes in the order in which they are computed.
         slices: how the outputs are cut, in the order of the answer's bytes.
         work: estimate of the elements that are read and combined, all slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
         slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
+        form: that of the only step.
+        inputs: tensors to receive, in binding order, as the form reads them.
+        outputs: tensors to send, in binding order.
         operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
         input_bytes: bytes of all inputs together.
         output_bytes: bytes of all outputs together.
     """
 
-    operation: Operation
-    form: Form
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    graph: Graph
+    steps: tuple[Step, ...]
     slices: Slices | OutputSlices
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
     slice_work: int = 0
+    form: Form = field(init=False)
+    inputs: tuple[Slot, ...] = field(init=False)
+    outputs: tuple[Slot, ...] = field(init=False)
     operands: tuple[Layout, ...] = field(init=False)
     input_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        operands = tuple([slot.layout for slot in self.inputs])
-        if isinstance(self.form, Pointwise):
-            operands = tuple([layout.broadcast(self.outputs[0].layout.sizes) for layout in operands])
-        object.__setattr__(self, "operands", operands)
-        object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
-        object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
+        (step,) = self.steps
+        sizes = step.outputs[0].layout.sizes
+        follows = {
+            "form": step.form,
+            "inputs": step.inputs,
+            "outputs": step.outputs,
+            "operands": tuple([step.form.operand(slot.layout, sizes) for slot in step.inputs]),
+            "input_bytes": sum([slot.layout.size_in_bytes for slot in step.inputs]),
+            "output_bytes": sum([slot.layout.size_in_bytes for slot in step.outputs]),
+        }
+        for name, value in follows.items():
+            object.__setattr__(self, name, value)
 
     @property
-    def index_range(self) -> IndexRange | None:
-        """What the elements of an input must lie in (ONNX's indices); None if any are allowed."""
-        return self.form.index_range if isinstance(self.form, (Array, BoxFunction)) else None
+    def operation(self) -> Operation:
+        """The operation of the only node."""
+        return self.graph.operation
 
     def check_indices(self, inputs: Sequence[object]) -> None:
         """Refuse indices outside of their axis; called once, before the plan is run on these inputs.
@@ -88,13 +118,8 @@ class Plan:
         Raises:
             InvalidDescriptor: an index is outside.
         """
-        if (found := self.index_range) is not None:
+        if (found := self.form.index_range) is not None:
             found.check(self.operands[found.input].view(cast("memoryview", inputs[found.input])))
-
-    @property
-    def library(self) -> str:
-        """The library that computes the plan on every backend, as ONNX Runtime; empty if the backend computes it."""
-        return self.form.library if isinstance(self.form, Array) else ""
 
     @property
     def operator(self) -> str:
@@ -103,18 +128,19 @@ class Plan:
 
 
 class _PlanKey:
-    """Cache key of an operation: its document, in which 0.0 and -0.0 differ, because their results do."""
+    """Cache key of a graph: its documents, in which 0.0 and -0.0 differ, because their results do."""
 
-    __slots__ = ("document", "operation")
+    __slots__ = ("documents", "graph")
 
-    def __init__(self, operation: Operation) -> None:
-        self.operation, self.document = operation, operation.to_document_text()
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.documents = tuple([node.operation.to_document_text() for node in graph.nodes])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PlanKey) and self.document == other.document
+        return isinstance(other, _PlanKey) and self.documents == other.documents
 
     def __hash__(self) -> int:
-        return hash(self.document)
+        return hash(self.documents)
 
 
 def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
@@ -124,55 +150,33 @@ def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
         graph: a graph of one node, or its operation, whose own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
-    operation = graph.operation if isinstance(graph, Graph) else graph
-    return _make_plan(_PlanKey(operation), slice_bytes)
+    return _make_plan(_PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph)), slice_bytes)
 
 
 @lru_cache(maxsize=1024)
 def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
-    operation = key.operation
-    form, outputs = form_of(operation), operation.outputs
-    inputs = _read_inputs(form, operation.inputs)
+    steps = tuple([Step.of(node) for node in key.graph.nodes])
+    (step,) = steps  # what lies between several is not planned yet
+    form = step.form
     cuts: list[Slices] = []
     work = slice_work = held = scratch = 0
-    weight = WEIGHTED_WORK if isinstance(form, AxesForm) else 1
-    for index, slot in enumerate(outputs):
+    for index, slot in enumerate(step.outputs):
         layout = slot.layout
         read = form.work(whole_box(layout.sizes), index)
         if form.computed_whole:
             slices = cut(layout, slice_bytes, index)
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
-            cut_weight = SLICE_WORK // REDUCED_AT_ONCE if _reduces(form) else weight
-            slices = _cut(layout, slice_bytes, cut_weight * read, index)
+            slices = _cut(layout, slice_bytes, form.cut_weight * read, index)
         if count := slices.count:
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
-            # What lines and products read is read again for every slice.
-            again = count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
+            again = count * form.work(first, index) if form.reads_again else read
             work += again
-            slice_work = max(slice_work, weight * again // count)
+            slice_work = max(slice_work, form.weight * again // count)
         cuts.append(slices)
     all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch, slice_work)
-
-
-def _reduces(form: Form) -> bool:
-    """Whether every input element is read for one output element only, so that smaller slices read no more."""
-    return isinstance(form, Lines) and all(sizes[axis] == 1 for sizes in form.outputs for axis in form.axes)
-
-
-def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """The inputs with the sizes that the form reads them with; see `Pointwise.input_sizes` and `Copies.input_sizes`.
-
-    The sizes have no entry for an input that the form does not read, such as the shape of Reshape; nor has the plan.
-    """
-    if not isinstance(form, (Pointwise, Copies)) or not form.input_sizes:
-        return inputs
-    layouts = [
-        Layout.row_major(slot.layout.data_type, sizes) for slot, sizes in zip(inputs, form.input_sizes, strict=False)
-    ]
-    return tuple([Slot(slot.name, layout) for slot, layout in zip(inputs, layouts, strict=False)])
+    return Plan(key.graph, steps, all_slices, work, held, scratch, slice_work)
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:

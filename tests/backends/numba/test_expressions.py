@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,13 +15,14 @@ from tests.support.batches import each
 from tests.support.elementwise_oracles import packed_case
 
 from tensorpost.descriptors import ActivationGeluOperatorDesc, BufferTensorDesc
-from tensorpost.operation import Operation, Slot
+from tensorpost.graph import Graph
+from tensorpost.operation import Slot
 from tensorpost_server.backends.numba_ import NumbaBackend, expression_plan
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.expression import Expression, call, operand, where
 from tensorpost_server.operators import form_of
-from tensorpost_server.planning import Plan, make_plan
+from tensorpost_server.planning import Plan, Step, make_plan
 from tensorpost_server.planning.slices import cut
 
 X, Y = operand(0), operand(1)
@@ -57,8 +58,8 @@ def slot(name: str, array: NDArray[Any], strides: tuple[int, ...] | None = None)
 
 def plan_of(form: Form, inputs: list[Slot], output: Slot, slice_bytes: int = 1 << 20) -> Plan:
     """As `make_plan`, for a form without an operation."""
-    operation: Operation = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] # backends never look
-    return Plan(operation, form, tuple(inputs), (output,), cut(output.layout, slice_bytes), 1)
+    step = Step(form, (), tuple(inputs), (output,))
+    return Plan(cast("Graph", None), (step,), cut(output.layout, slice_bytes), 1)  # backends never look at the graph
 
 
 def computed(backend: Any, plan: Plan, inputs: list[bytes]) -> bytes:

@@ -157,8 +157,8 @@ class CudaBackend:
         """
         if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
             return "strings have no fixed size, and arrays of them exist only in ordinary memory"
-        if plan.library:
-            return f"{plan.library} computes it, in ordinary memory"
+        if plan.form.library:
+            return f"{plan.form.library} computes it, in ordinary memory"
         by_arrays = isinstance(plan.form, (Lines, BoxFunction, Array))
         if by_arrays and any(slot.layout.data_type.numpy_name == "bfloat16" for slot in (*plan.inputs, *plan.outputs)):
             return "CuPy's array functions do not compute bfloat16"

@@ -124,7 +124,7 @@ class NumbaBackend(HostBackend):
 
     def library(self, plan: Plan) -> str:
         """NumPy, or ONNX Runtime, where no compiled loops compute the plan."""
-        return "" if self.uses_numpy(plan) is None else plan.library or "numpy"
+        return "" if self.uses_numpy(plan) is None else plan.form.library or "numpy"
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun | NumpyRun:
         """Views of the inputs; nothing is copied."""
