@@ -20,13 +20,10 @@ class Slot:
     Attributes:
         name: the tensor's name in a frame, for instance `input`, or `input_0` in an array of tensors.
         layout: type, sizes, strides and bytes.
-        handle: the name of a tensor that is held by the server already; None if the tensor's bytes travel. Handles are
-            planned: no document can name one yet.
     """
 
     name: str
     layout: Layout
-    handle: str | None = None
 
 
 class Operation(Protocol):

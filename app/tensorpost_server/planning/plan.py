@@ -45,7 +45,7 @@ class Step:
 
     @classmethod
     def of(cls, node: Node) -> Step:
-        """The step of a node. It has no entry for an input that the form does not read, such as the shape of Reshape."""
+        """The step of a node, without inputs that the form does not read, such as the shape of Reshape."""
         form, inputs = form_of(node.operation), node.operation.inputs
         if form.input_sizes:
             inputs = tuple([

@@ -276,7 +276,7 @@ class ActivationShrinkOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SHRINK`: `x - Bias` above Threshold, `x + Bias` below -Threshold, else 0.
 
     Attributes:
-        bias: usually 0; integers are computed in float64, truncated and saturated.
+        bias: usually 0; integers are computed in float32, rounded to nearest even and saturated.
         threshold: usually 0.5.
     """
 

@@ -163,7 +163,7 @@ def _catalogue() -> Mapping[str, Any]:
 
 
 def operator_names() -> list[str]:
-    """The short names of all operators of DirectML, by number; most have no descriptor class yet."""
+    """The short names of all operators of DirectML, by number."""
     return list(_catalogue())
 
 

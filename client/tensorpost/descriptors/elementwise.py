@@ -242,7 +242,7 @@ class ElementWiseSignOperatorDesc(UnaryWithoutScale):
 
 
 class ElementWiseNegateOperatorDesc(UnaryWithoutScale):
-    """`DML_OPERATOR_ELEMENT_WISE_NEGATE`: -x; the least integer is its own negative."""
+    """`DML_OPERATOR_ELEMENT_WISE_NEGATE`: -x; of the least integer of 8 or 16 bits the largest, of more bits itself."""
 
     operator_type = "ELEMENT_WISE_NEGATE"
 
@@ -308,7 +308,7 @@ class ElementWiseMinOperatorDesc(Binary):
 
 
 class ElementWiseMeanOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MEAN`: (A + B) / 2; integers are truncated toward zero, their sum does not wrap."""
+    """`DML_OPERATOR_ELEMENT_WISE_MEAN`: (A + B) / 2; a sum of integers wraps, and is halved toward zero."""
 
     operator_type = "ELEMENT_WISE_MEAN"
 
