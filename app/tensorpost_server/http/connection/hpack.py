@@ -18,19 +18,18 @@ TABLE_BYTES = 4096
 _ENTRY_BYTES = 32  # that each entry counts beside its name and value (section 4.1)
 _MOST_KNOWN, _MOST_KNOWN_BYTES = 64, 1024
 _LONGEST_INTEGER = 4  # bytes after its prefix: 2^28
+_STATIC_LINES = (
+    b":authority,:method=GET,:method=POST,:path=/,:path=/index.html,:scheme=http,:scheme=https,:status=200,:status=204,"
+    b":status=206,:status=304,:status=400,:status=404,:status=500,accept-charset,accept-encoding=gzip; deflate,"
+    b"accept-language,accept-ranges,accept,access-control-allow-origin,age,allow,authorization,cache-control,"
+    b"content-disposition,content-encoding,content-language,content-length,content-location,content-range,content-type,"
+    b"cookie,date,etag,expect,expires,from,host,if-match,if-modified-since,if-none-match,if-range,if-unmodified-since,"
+    b"last-modified,link,location,max-forwards,proxy-authenticate,proxy-authorization,range,referer,refresh,retry-after,"
+    b"server,set-cookie,strict-transport-security,transfer-encoding,user-agent,vary,via,www-authenticate"
+)
 _STATIC = tuple([
-    (name, value) for name, _, value in [line.partition(b"=") for line in (
-        b":authority,:method=GET,:method=POST,:path=/,:path=/index.html,:scheme=http,:scheme=https,:status=200,"
-        b":status=204,:status=206,:status=304,:status=400,:status=404,:status=500,accept-charset,"
-        b"accept-encoding=gzip; deflate,accept-language,accept-ranges,accept,access-control-allow-origin,age,allow,"
-        b"authorization,cache-control,content-disposition,content-encoding,content-language,content-length,"
-        b"content-location,content-range,content-type,cookie,date,etag,expect,expires,from,host,if-match,"
-        b"if-modified-since,if-none-match,if-range,if-unmodified-since,last-modified,link,location,max-forwards,"
-        b"proxy-authenticate,proxy-authorization,range,referer,refresh,retry-after,server,set-cookie,"
-        b"strict-transport-security,transfer-encoding,user-agent,vary,via,www-authenticate"
-    ).replace(b"; ", b"\0").split(b",")]
+    (name, value.replace(b";", b",")) for name, _, value in [each.partition(b"=") for each in _STATIC_LINES.split(b",")]
 ])  # fmt: skip
-_STATIC = tuple([(name, value.replace(b"\0", b", ")) for name, value in _STATIC])
 """Appendix A."""
 
 _HUFFMAN_LENGTHS = bytes.fromhex(

@@ -115,8 +115,8 @@ class Stream:
     """
 
     __slots__ = (
-        "_arrived", "_id", "_loop", "_moved", "_since", "_target", "_waiter", "buffer", "connection", "ended", "failure",
-        "fields", "in_body", "out", "send_window", "task", "trailers", "window",
+        "_arrived", "_id", "_loop", "_moved", "_since", "_target", "_waiter", "buffer", "connection", "ended",
+        "failure", "fields", "in_body", "out", "send_window", "task", "trailers", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Http2Connection, id_: int, fields: Mapping[bytes, bytes], send_window: int) -> None:
@@ -490,7 +490,10 @@ class Http2Connection(asyncio.Protocol):
         if flags & _ACK:
             return
         for at in range(0, len(payload), 6):
-            setting, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
+            setting, value = (
+                int.from_bytes(payload[at : at + 2], "big"),
+                int.from_bytes(payload[at + 2 : at + 6], "big"),
+            )
             if setting == _INITIAL_WINDOW_SIZE:
                 if value > _LARGEST_WINDOW:
                     raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "an initial window is too large")

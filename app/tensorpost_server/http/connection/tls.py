@@ -100,7 +100,11 @@ class TlsFiles:
     """
 
     def __init__(
-        self, settings: Settings, context: ssl.SSLContext, protocol: str = "http/1.1", taken: str = "new connections get"
+        self,
+        settings: Settings,
+        context: ssl.SSLContext,
+        protocol: str = "http/1.1",
+        taken: str = "new connections get",
     ) -> None:
         self._settings, self.context = settings, context
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9325, section 3.1.1

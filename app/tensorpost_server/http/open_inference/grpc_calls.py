@@ -215,7 +215,9 @@ class Call:
         if ended.reason == "slow":
             text = f"the message came too slowly (settings {setting_variable('min_bytes_per_second')} and "
             return Refused.of(ReceiveTimeout(text + f"{setting_variable('receive_timeout_seconds')})"))
-        return Refused.of(ReceiveTimeout(f"no message came for too long (setting {setting_variable('grpc_idle_seconds')})"))
+        return Refused.of(
+            ReceiveTimeout(f"no message came for too long (setting {setting_variable('grpc_idle_seconds')})")
+        )
 
     # ---- messages out ------------------------------------------------------------------------------------------------
 
@@ -299,7 +301,8 @@ class OpenCalls:
                 stream.fail("room")
                 return
         raise TooBusy(
-            f"too busy: {why} (setting {setting_variable('max_requests')})", extra={"setting": "TENSORPOST_MAX_REQUESTS"}
+            f"too busy: {why} (setting {setting_variable('max_requests')})",
+            extra={"setting": "TENSORPOST_MAX_REQUESTS"},
         )
 
 

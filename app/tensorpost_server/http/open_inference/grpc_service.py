@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message
 from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter, TensorpostError
 
-from ...settings import Settings, setting_variable
+from ...settings import setting_variable
 from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from ..caller_address import FORWARDED_FOR, network_of
 from ..connection.acceptor import Acceptor
@@ -186,8 +186,7 @@ class GrpcServer:
             call.end(Refused.of(error))
         except TimeoutError:
             call.end(Refused("DEADLINE_EXCEEDED", "the time that the call was given is over"))
-        except Exception as error:
-            # Whatever a request within this process raises: the caller must get a status, and the server goes on.
+        except Exception as error:  # noqa: BLE001 # whatever the application raises, the caller gets a status
             _log.exception("a call of gRPC failed: %r", error)
             call.end(Refused("INTERNAL", "the server failed; its log has the details"))
         finally:

@@ -6,6 +6,7 @@ message may be continued with further elements of a repeated field (Protocol Buf
 
 from __future__ import annotations
 
+import importlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,9 +86,10 @@ def parsed(kind: Any, data: bytes | memoryview) -> Any:
     Raises:
         Refused: it is no such message.
     """
+    error: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
     try:
         return kind.FromString(bytes(data))
-    except ValueError:  # google.protobuf.message.DecodeError is one
+    except error:
         raise _malformed() from None
 
 
