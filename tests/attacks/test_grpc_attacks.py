@@ -41,7 +41,15 @@ MIB = 1 << 20
 STRINGS = 5_000_000
 CERTIFICATE = Path(__file__).parent.parent / "support" / "loopback.pem"
 OTHER = "127.0.0.2"
-OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 4, 8, 12, 13, 16
+OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = (
+    0,
+    3,
+    4,
+    8,
+    12,
+    13,
+    16,
+)
 PROTOCOL_ERROR, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 1, 3, 5, 6, 9, 11
 
 
@@ -96,7 +104,9 @@ def keys_of(folder: Path, **options: Any) -> tuple[Path, str]:
     return file, key
 
 
-def one(port: int, body: bytes | None, *fields: tuple[bytes, bytes], path: bytes = b"ModelInfer", source: str = OTHER) -> int | None:
+def one(
+    port: int, body: bytes | None, *fields: tuple[bytes, bytes], path: bytes = b"ModelInfer", source: str = OTHER
+) -> int | None:
     """The status of a call on a connection of its own."""
     with Http2Wire(port, source) as wire:
         wire.call(1, path, body, fields)
@@ -112,7 +122,9 @@ def test_a_call_is_answered(server: tuple[Serving, int]):
     assert one(server[1], message(gzip.compress(large), compressed=True), (b"grpc-encoding", b"gzip")) == OK
 
 
-@pytest.mark.parametrize("path", [b"/\xff\xfe", b"/inference.GRPCInferenceService/\xff", b"/grpc.health.v1.Health/Check", b"Nothing"])
+@pytest.mark.parametrize(
+    "path", [b"/\xff\xfe", b"/inference.GRPCInferenceService/\xff", b"/grpc.health.v1.Health/Check", b"Nothing"]
+)
 def test_methods_that_are_not_there(server: tuple[Serving, int], path: bytes):
     """One path that was no UTF-8 ended grpc.aio's server, without a key."""
     assert one(server[1], message(b""), path=path) == UNIMPLEMENTED
@@ -124,7 +136,9 @@ def test_bodies_that_are_no_messages(server: tuple[Serving, int], body: bytes):
     assert one(server[1], body) == INTERNAL
 
 
-@pytest.mark.parametrize("data", [b"\x0a\xff", b"\x0b" * 9, field(5, b"\xff" * 50), field(7, bytes(5000)) + b"\x0f", b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "data", [b"\x0a\xff", b"\x0b" * 9, field(5, b"\xff" * 50), field(7, bytes(5000)) + b"\x0f", b"\xff" * 5000]
+)
 def test_messages_that_are_no_requests(server: tuple[Serving, int], data: bytes):
     assert one(server[1], message(data)) == INVALID_ARGUMENT
 
@@ -317,14 +331,19 @@ def test_silent_handshakes_of_tls():
     """A handshake that says nothing ends after the time for a head; others are served meanwhile."""
     import ssl
 
-    with grpc_server(tls_certificate=CERTIFICATE, head_timeout_seconds=0.5) as (_, port), contextlib.ExitStack() as stack:
+    with (
+        grpc_server(tls_certificate=CERTIFICATE, head_timeout_seconds=0.5) as (_, port),
+        contextlib.ExitStack() as stack,
+    ):
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(50)]
         context = ssl.create_default_context(cafile=CERTIFICATE)
         context.check_hostname = False
         context.set_alpn_protocols(["h2"])
         plain = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
         with context.wrap_socket(plain) as secure:
-            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS) + frame(HEADERS, 5, 1, head(b"ServerLive")))
+            secure.sendall(
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS) + frame(HEADERS, 5, 1, head(b"ServerLive"))
+            )
             found = b""
             while b"grpc-status" not in found:
                 found += secure.recv(4096)
@@ -348,7 +367,9 @@ def test_a_quota_counts_http_and_grpc_together(tmp_path: Path):
 
         def http() -> None:
             for _ in range(10):
-                answer = server.ask(request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1, 2]), NPY | fields))
+                answer = server.ask(
+                    request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1, 2]), NPY | fields)
+                )
                 statuses.append(OK if answer.status == 200 else {429: RESOURCE_EXHAUSTED}[answer.status])
 
         def grpc() -> None:

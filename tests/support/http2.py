@@ -66,7 +66,9 @@ class Http2Wire:
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
-    def call(self, stream: int, path: bytes, body: bytes | None = b"", fields: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def call(
+        self, stream: int, path: bytes, body: bytes | None = b"", fields: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         """Begin a call, and end it with this body unless there is none; of a long one as much as the window lets."""
         self.send(frame(HEADERS, 4, stream, head(path, fields)))
         if body is not None:
@@ -116,4 +118,6 @@ class Http2Wire:
 
     def goaway(self) -> int | None:
         """The error code of the end of the connection; None if it is closed without one."""
-        return next((int.from_bytes(payload[4:8], "big") for kind, _, _, payload in self.frames() if kind == GOAWAY), None)
+        return next(
+            (int.from_bytes(payload[4:8], "big") for kind, _, _, payload in self.frames() if kind == GOAWAY), None
+        )

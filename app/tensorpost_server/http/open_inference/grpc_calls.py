@@ -131,7 +131,7 @@ class Call:
 
         Args:
             most: largest message, compressed and plain, bytes.
-            setting: the setting that says so.
+            setting: the variable of the setting that says so; empty for a request without tensors.
             threads: the threads that decompress.
 
         Raises:
@@ -152,7 +152,7 @@ class Call:
             if flag > 1:
                 raise Refused("INTERNAL", "the bytes before a message are not gRPC's")
             if length > most:
-                raise Refused.of(LimitExceeded.of("the message", length, most, setting))
+                raise _too_large(length, most, setting)
             data = await self._receive(length)
             return data if not flag else await self._plain(data, most, setting, threads)
         except StreamEnded as ended:
@@ -186,7 +186,9 @@ class Call:
         if coding is None:
             raise Refused("UNIMPLEMENTED", "the message is compressed, and grpc-encoding is neither gzip nor deflate")
         try:
-            return await decompressed(bytes(data), coding, most, self.reserve, threads, setting)
+            return await decompressed(data, coding, most, self.reserve, threads, setting)
+        except LimitExceeded as error:
+            raise Refused.of(error) if setting else _too_large(int(error.extra["actual"]), most, setting) from None
         except InvalidRequest as error:
             raise Refused.of(error) from None
 
@@ -304,6 +306,12 @@ class OpenCalls:
             f"too busy: {why} (setting {setting_variable('max_requests')})",
             extra={"setting": "TENSORPOST_MAX_REQUESTS"},
         )
+
+
+def _too_large(length: int, most: int, setting: str) -> Refused:
+    if setting:
+        return Refused.of(LimitExceeded.of("the message", length, most, setting))
+    return Refused("RESOURCE_EXHAUSTED", f"the message has {length:,} bytes, one without tensors at most {most:,}")
 
 
 def _percent_encoded(text: str) -> bytes:
