@@ -87,7 +87,7 @@ async def decompressed(
     unused = len(reader.unused_data) + max(0, len(data) - at)
     if unused:
         raise InvalidRequest(f"{unused:,} bytes follow the end of the {coding} body")
-    return b"".join(parts)
+    return await threads.run(length > _BLOCK, b"".join, parts)
 
 
 def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:

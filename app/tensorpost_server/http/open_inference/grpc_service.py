@@ -40,6 +40,7 @@ __all__ = ["GrpcServer"]
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SMALL_MESSAGE_BYTES = 64 * 1024  # of a request that holds no tensors
 _MOST_WHOLE_BYTES = 1 << 20  # of a body that is handed over in one piece, which costs a copy
+_COPIED_BYTES = 4 << 20  # of a longer body that are copied at a time
 _MOST_REPLAYS = 256
 _CALLS_PER_REQUEST = 4  # calls that may be open, streams that wait among them, for each request that may be in flight
 _PARSED_BYTES = 64  # most memory that a byte of a message takes while it is parsed: an empty tensor has two
@@ -256,11 +257,20 @@ class GrpcServer:
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
             "headers": [*headers.items()], "client": call.peer, "server": ("127.0.0.1", self.port),
         }  # fmt: skip
-        left = [*parts]
+        left = (
+            [*parts]
+            if is_small
+            else [
+                part[at : at + _COPIED_BYTES]
+                for part in map(memoryview, parts)
+                for at in range(0, len(part), _COPIED_BYTES)
+            ]
+        )
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
         async def receive() -> Message:
             if left:
+                await asyncio.sleep(0)  # a long body is copied piece by piece, between what others want
                 part = left.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(left)}
             if not parts and not answer and not answer_headers:
@@ -321,18 +331,19 @@ class GrpcServer:
             Refused: with the request's id, if that could be read.
         """
         settings = self._settings
-        head, raw = split_message(data) if len(data) > INLINE_TEXT_BYTES else (data, None)
-        if len(head) > settings.max_json_bytes:
+        kept, raw = split_message(data) if len(data) > INLINE_TEXT_BYTES else ([data], None)
+        size = sum(map(len, kept))
+        if size > settings.max_json_bytes:
             raise Refused(
-                "RESOURCE_EXHAUSTED", f"the message has {len(head):,} bytes beside raw_input_contents, and at most "
+                "RESOURCE_EXHAUSTED", f"the message has {size:,} bytes beside raw_input_contents, and at most "
                 f"{settings.max_json_bytes:,} are read; send tensors there (setting "
                 f"{setting_variable('max_json_bytes')})",
             )  # fmt: skip
-        large = len(head) > INLINE_TEXT_BYTES
+        large = size > INLINE_TEXT_BYTES
         if large:
-            self._reserve(call, _PARSED_BYTES * len(head))
+            self._reserve(call, _PARSED_BYTES * size)
         threads = self._service.parsing.for_caller(call.caller)
-        message = await threads.run(large, parsed, self._messages["ModelInferRequest"], head)
+        message = await threads.run(large, parsed, self._messages["ModelInferRequest"], b"".join(kept))
         try:
             raw = message.raw_input_contents if raw is None else raw
             text, parts = await threads.run(large, infer_document, message, raw)

@@ -31,8 +31,8 @@ _CONTENTS = {
 }  # fmt: skip
 
 
-def split_message(message: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
-    """A request without its raw tensors, and those as parts of it, which are not copied.
+def split_message(message: bytes | memoryview) -> tuple[list[memoryview], list[memoryview]]:
+    """The parts of a request that are beside its raw tensors, and those; nothing is copied.
 
     Raises:
         Refused: it is no message, or has more fields than a request can have.
@@ -60,7 +60,7 @@ def split_message(message: bytes | memoryview) -> tuple[bytes, list[memoryview]]
             raise _malformed()
     if at > len(view):
         raise _malformed()
-    return b"".join([*kept, view[kept_from:]]), raw
+    return [*kept, view[kept_from:]], raw
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def parsed(kind: Any, data: bytes | memoryview) -> Any:
     """
     error: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
     try:
-        return kind.FromString(bytes(data))
+        return kind.FromString(data if isinstance(data, bytes) else bytes(data))
     except error:
         raise _malformed() from None
 
