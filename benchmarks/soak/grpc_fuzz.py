@@ -36,7 +36,8 @@ SECONDS = 20.0
 """A call that takes longer hangs; the machine may be busy."""
 OTHER = "127.0.0.2"
 DECLARED = {
-    "OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED",
+    "OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
 }  # fmt: skip
 """What a mutated message may be answered with; all others are faults of the server."""
 MODELS = ("tile", "top_k", "onnx.resize", "onnx.tile", "onnx.concat", "element_wise_add1", "resample2", "nothing")
@@ -109,7 +110,8 @@ def one(grpc: Any, channel: Any, chance: random.Random | None, key: str | None) 
     options = {"timeout": SECONDS, "metadata": (("x-api-key", key),) if key else (), "compression": compression}
     try:
         if name == "ModelStreamInfer":
-            [*call(iter([data, data]), **options)]
+            for _ in call(iter([data, data]), **options):
+                pass
         else:
             call(data, **options)
     except grpc.RpcError as error:

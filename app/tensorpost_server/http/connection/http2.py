@@ -13,10 +13,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, Literal, cast
 
 from .connection_budget import ConnectionBudget
 from .hpack import HeaderDecoder, InvalidHeaderBlock
+from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 
 __all__ = ["ErrorCode", "Http2Connection", "Http2Shared", "Stream", "StreamEnded"]
@@ -100,6 +102,7 @@ class Http2Shared:
         self.connections = set[Any]()
         self.budget = ConnectionBudget(limits.connections, limits.connections_per_address)
         self.monitor = ConnectionMonitor(self.connections, self.budget, loop, limits.interval)
+        self.turns = RequestTurns(loop)
         self.draining = False
 
 
@@ -313,8 +316,8 @@ class Http2Connection(asyncio.Protocol):
         streams = [*self.streams.values()]
         self.streams.clear()
         for stream in streams:
-            if stream.task is not None:
-                stream.task.cancel()
+            if stream.task is not None:  # ending a request costs as much as beginning one
+                self.shared.turns.begin(self._address, stream.task.cancel)
         self._make_progress()
 
     def pause_writing(self) -> None:
@@ -481,7 +484,18 @@ class Http2Connection(asyncio.Protocol):
         else:
             stream = self.streams[number] = Stream(self, number, request, self._initial_window)
             stream.ended = bool(flags & _END_STREAM)
-            stream.task = self.shared.loop.create_task(self.shared.handle(stream))
+            self.shared.turns.begin(self._address, partial(self._begin, stream, number))
+
+    def _begin(self, stream: Stream, number: int) -> bool:
+        """Let the application answer a request; False if it was reset before its turn."""
+        if self.streams.get(number) is not stream:
+            return False
+        stream.task = self.shared.loop.create_task(self.shared.handle(stream))
+        return True
+
+    @property
+    def _address(self) -> str | None:
+        return None if self.peer is None else self.peer[0]
 
     def _settings(self, flags: int, number: int, payload: memoryview) -> None:
         self._spend()

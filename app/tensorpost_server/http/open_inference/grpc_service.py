@@ -257,20 +257,13 @@ class GrpcServer:
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
             "headers": [*headers.items()], "client": call.peer, "server": ("127.0.0.1", self.port),
         }  # fmt: skip
-        left = (
-            [*parts]
-            if is_small
-            else [
-                part[at : at + _COPIED_BYTES]
-                for part in map(memoryview, parts)
-                for at in range(0, len(part), _COPIED_BYTES)
-            ]
-        )
+        left = [*parts] if is_small else _pieces(parts)
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
         async def receive() -> Message:
             if left:
-                await asyncio.sleep(0)  # a long body is copied piece by piece, between what others want
+                if not is_small:
+                    await asyncio.sleep(0)  # others have turns between its pieces
                 part = left.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(left)}
             if not parts and not answer and not answer_headers:
@@ -475,6 +468,13 @@ class GrpcServer:
     async def _log_settings(self, message: Any, call: Call) -> dict[str, Any]:
         del message
         return await self._json(call, "GET", "/v2/logging")
+
+
+def _pieces(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The parts of a long body, cut where too many bytes would be copied at a time."""
+    return [
+        view[at : at + _COPIED_BYTES] for view in map(memoryview, parts) for at in range(0, len(view), _COPIED_BYTES)
+    ]
 
 
 def _fields(lines: bytes) -> dict[bytes, bytes]:
