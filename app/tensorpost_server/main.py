@@ -125,7 +125,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
-        grpc_server = None if settings.grpc_port is None else GrpcServer(app, settings)
+        grpc_server = None if settings.grpc_port is None else GrpcServer(app, service)
         traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))

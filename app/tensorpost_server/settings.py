@@ -382,6 +382,12 @@ class Settings(BaseSettings):
         description="TCP port for the Open Inference Protocol over gRPC, at the same host and with the same "
         "certificates; 0 picks a free one. Default: no gRPC. Needs the extra grpc.",
     )
+    grpc_idle_seconds: float = Field(
+        default=300,
+        gt=0,
+        description="Longest time that a call of gRPC may wait for a message, seconds: a stream for its next one. Then "
+        "it ends with DEADLINE_EXCEEDED. Where too many calls are open, those that wait end earlier.",
+    )
     shared_memory: bool = Field(
         default=False,
         description="Whether callers on the same host may have tensors read from and written to shared memory that "

@@ -14,6 +14,7 @@ from ..report import markdown
 from ..servers import ROOT
 from .attacks import ATTACKS, attacks
 from .finding import Finding
+from .grpc_fuzz import grpc_attacks
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
@@ -22,9 +23,10 @@ from .parsers import parsers
 from .suites import access_suites, attack_suites
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
-    "mixed": (200, mixed),
+    "mixed": (180, mixed),
     "overload": (30, overload),
-    "attacks": (150, attacks),
+    "attacks": (130, attacks),
+    "grpc": (40, grpc_attacks),
     "lifecycle": (40, lifecycle),
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),

@@ -14,8 +14,7 @@ from tensorpost_server.http.calls.call import AnnouncedTensor, Answer, Call, Run
 from tensorpost_server.http.calls.prepared_call import prepare
 from tensorpost_server.http.media_types import MediaType, RequestFormat
 from tensorpost_server.http.open_inference.infer_request import InferInput, InferRequest, RegionPart, RequestedOutput
-from tensorpost_server.http.open_inference.inference_answer import inference_answer
-from tensorpost_server.http.open_inference.models import ModelCatalogue
+from tensorpost_server.http.open_inference.inference_answer import InferenceAnswer, output_forms
 from tensorpost_server.http.wires.operator_answer import OperatorAnswer
 from tensorpost_server.settings import Settings
 
@@ -51,7 +50,7 @@ def inference(operation: Operation, *outputs: RequestedOutput, compressed: bool 
     request = InferRequest("", {}, (tensor,), outputs or None, binary)
     rows = [slot.layout.data_type for slot in operation.outputs]
     coding = "gzip" if compressed else None
-    return inference_answer(ModelCatalogue({}).find("tile"), request, operation.outputs, rows, coding)
+    return InferenceAnswer("tile", "", output_forms(request, operation.outputs, rows), coding)
 
 
 def call(operation: Operation, answer: Answer, *, read: bool = False, encoded: bool = False) -> Call:

@@ -139,7 +139,7 @@ def test_keys_of_grpc_are_metadata(server: Serving, key: str, header: str):
 
 @pytest.mark.parametrize(("size", "says"), [
     (MOST_BODY_BYTES + 4, "MAX_BODY_BYTES"),  # counted by the server, as by HTTP
-    (2 * MOST_BODY_BYTES, "larger than max"),  # refused by gRPC before it is received
+    (2 * MOST_BODY_BYTES, "MAX_BODY_BYTES"),  # refused by its length, before it is received
 ])  # fmt: skip
 def test_a_message_over_the_limit_is_refused(server: Serving, key: str, size: int, says: str):
     grpc = CLIENTS["grpc"]

@@ -175,7 +175,7 @@ class Execution:
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline:
-            await sender.whole(head, worker.run_now(prepared.plan, _in_host_memory(inputs), head.body_head))
+            await sender.whole(*prepared.respond_now(worker, _in_host_memory(inputs), head))
             return
         self.watch.start()
         while True:
@@ -324,6 +324,8 @@ class Execution:
         threads = self.slow_threads if answer.encodes or (is_long and not elements) else self.parsing
         large = answer.encodes or is_long or elements > INLINE_JSON_ELEMENTS
         head, body = await threads.run(large, answer.whole, plan, worker, outputs)
+        if head.inline:
+            prepared.heads[worker] = head
         if len(body) <= self.settings.slice_bytes:
             await sender.whole(head, body)
         else:

@@ -76,7 +76,7 @@ class Replay:
             stages.done("admit")
             inputs = [memory[index] for index in prepared.order]
             stages.done("receive")
-            output = worker.run_now(prepared.plan, inputs, head.body_head)
+            head, output = prepared.respond_now(worker, inputs, head)
         except (TensorpostError, MemoryError):
             return None  # the application meets the same error, and answers it
         stages.done("compute")

@@ -39,8 +39,9 @@ _LIMITS = (
     "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
     "max_json_elements", "max_image_pixels", "max_output_bytes", "max_work", "max_seconds", "memory_bytes",
     "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
-    "max_connections_per_address", "slice_bytes", "slices_ahead", "head_timeout_seconds", "min_bytes_per_second",
-    "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds", "send_timeout_seconds",
+    "max_connections_per_address", "grpc_idle_seconds", "slice_bytes", "slices_ahead", "head_timeout_seconds",
+    "min_bytes_per_second", "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds",
+    "send_timeout_seconds",
     "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds",
 )  # fmt: skip
 """The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""

@@ -168,26 +168,28 @@ class AccessControl:
         now = time.monotonic()
         hash_, grant = self._presented(fields, now)
         scope[CALLER] = grant.key.name
-        if time.time() >= grant.expires:
-            raise _not_valid(f"the key {grant.key.name} has expired; ask whoever runs this server for a new one")
-        needed = _scope_of(scope["method"], path)
-        if needed is not None and needed not in grant.key.scopes:
-            raise Forbidden(
-                f"the key {grant.key.name} has not the scope {needed}, which {scope['method']} {path[:100]} wants",
-                extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
-            )
-        if seconds := grant.wait(now):
-            whole = math.ceil(seconds)
-            raise QuotaExceeded(
-                f"the key {grant.key.name} has used up its {grant.used_up(now)}; wait {whole:,} s",
-                extra={"retry_after_seconds": whole},
-            )
+        _check(grant, scope["method"], path, now)
         grant.take_request()
         self._count_and_guard(hash_, grant, scope, fields)
         if grant.bytes is None:
             return receive, send
         counted = partial(_receive_counted, grant, receive) if scope[FRAMING].chunked else receive
         return counted, partial(_send_counted, grant, send)
+
+    def caller(self, method: str, path: str, fields: Mapping[bytes, bytes]) -> str | None:
+        """The name of the caller whose key these header fields present; None where everybody may call.
+
+        Nothing is taken of its quotas: `admit` does that.
+
+        Raises:
+            Unauthenticated, Forbidden, QuotaExceeded: as `admit`.
+        """
+        if self.anonymous:
+            return None
+        now = time.monotonic()
+        _, grant = self._presented(fields, now)
+        _check(grant, method, path, now)
+        return grant.key.name
 
     def _presented(self, fields: Mapping[bytes, bytes], now: float) -> tuple[str, _Grant]:
         """The key that the header fields present, expired or not."""
@@ -269,6 +271,24 @@ class AccessControl:
             grant.take_request()
             grant.take_bytes(len(body) + len(response[1]))
         return response
+
+
+def _check(grant: _Grant, method: str, path: str, now: float) -> None:
+    """Refuse a request that a key does not allow now; see `AccessControl.admit`."""
+    if time.time() >= grant.expires:
+        raise _not_valid(f"the key {grant.key.name} has expired; ask whoever runs this server for a new one")
+    needed = _scope_of(method, path)
+    if needed is not None and needed not in grant.key.scopes:
+        raise Forbidden(
+            f"the key {grant.key.name} has not the scope {needed}, which {method} {path[:100]} wants",
+            extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
+        )
+    if seconds := grant.wait(now):
+        whole = math.ceil(seconds)
+        raise QuotaExceeded(
+            f"the key {grant.key.name} has used up its {grant.used_up(now)}; wait {whole:,} s",
+            extra={"retry_after_seconds": whole},
+        )
 
 
 def _key_in(fields: Mapping[bytes, bytes]) -> bytes:

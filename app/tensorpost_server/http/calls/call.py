@@ -249,7 +249,7 @@ class Answer(Protocol):
         """The head of an answer that streams."""
         ...
 
-    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> tuple[PreparedHead, bytes]:
+    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         """The head and the body of an answer that does not stream.
 
         Args:

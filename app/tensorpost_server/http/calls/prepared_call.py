@@ -64,7 +64,7 @@ class PreparedCall:
         memory_bytes: what to reserve for it; see `call_bytes`.
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         timeout: see `Call`.
-        heads: heads of answers that stream, by worker; filled when workers are chosen.
+        heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
     plan: Plan
@@ -77,6 +77,25 @@ class PreparedCall:
     strings: StringCall | None = None
     timeout: float | None = None
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
+
+    def respond_now(
+        self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead
+    ) -> tuple[PreparedHead, bytes]:
+        """The answer, computed on the caller's thread.
+
+        Args:
+            worker: the worker that computes it.
+            inputs: bytes of the plan's inputs.
+            head: this worker's of `heads`, which is inline.
+        """
+        if self.answer.streams:
+            return head, worker.run_now(self.plan, inputs, head.body_head)
+        data, outputs = worker.run_now(self.plan, inputs), list[bytes]()
+        for slot in self.plan.outputs:
+            size = slot.layout.size_in_bytes
+            outputs.append(data[:size])
+            data = data[size:]
+        return self.answer.whole(self.plan, worker, outputs)
 
     @property
     def operation(self) -> Operation:

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 def is_idle(connection: Any) -> bool:
     """Whether no request of it is complete and unanswered, and it is not closing; for uvicorn's protocols, and ours."""
+    if (known := getattr(connection, "is_idle", None)) is not None:  # a connection of HTTP/2
+        return known
     cycle = connection.cycle
     if connection.flow.read_paused:  # a request waits for its turn
         return False

@@ -7,7 +7,7 @@ them; what is too slow is found a moment later.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ... import machine
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # httptools may not be installed
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 __all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor"]
+
+_GRPC_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,21 @@ class ConnectionLimits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ConnectionLimits:
-        """The limits in the settings."""
+        """The limits in the settings; where there is gRPC, a quarter of the connections is its."""
+        connections = settings.max_connections
+        if settings.grpc_port is not None:
+            connections = max(1, connections - connections // _GRPC_PART)
         return cls(
             settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,
             settings.send_timeout_seconds, settings.min_bytes_per_second, settings.max_drain_bytes,
-            settings.max_connections, settings.max_connections_per_address, TrustedProxies.from_settings(settings),
+            connections, settings.max_connections_per_address, TrustedProxies.from_settings(settings),
         )  # fmt: skip
+
+    @classmethod
+    def of_grpc(cls, settings: Settings) -> ConnectionLimits:
+        """The limits of the port of gRPC."""
+        connections = max(1, settings.max_connections // _GRPC_PART)
+        return replace(cls.from_settings(settings), connections=connections)
 
     @property
     def interval(self) -> float:

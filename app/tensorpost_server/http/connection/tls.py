@@ -1,7 +1,7 @@
 """TLS: what uvicorn is told, and certificates that are replaced while it runs.
 
 New certificates are loaded into the context that the server listens with, which OpenSSL uses for the handshakes from
-then on; gRPC asks for changed ones before each handshake. Connections that are open keep theirs.
+then on; for gRPC they are looked at before each handshake. Connections that are open keep theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
 
-__all__ = ["CertificateFiles", "TlsFiles", "uvicorn_options"]
+__all__ = ["CertificateFiles", "TlsFiles", "grpc_files", "uvicorn_options"]
 
 Loaded = TypeVar("Loaded")
 
@@ -92,13 +92,24 @@ class TlsFiles:
     Args:
         settings: the settings, which name the files.
         context: the context that the server listens with. ALPN and the lowest version of TLS are set here, too.
+        protocol: the protocol's name in ALPN.
+        taken: see `CertificateFiles`.
+
+    Attributes:
+        context: the context.
     """
 
-    def __init__(self, settings: Settings, context: ssl.SSLContext) -> None:
-        self._settings, self._context = settings, context
+    def __init__(
+        self,
+        settings: Settings,
+        context: ssl.SSLContext,
+        protocol: str = "http/1.1",
+        taken: str = "new connections get",
+    ) -> None:
+        self._settings, self.context = settings, context
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9325, section 3.1.1
-        context.set_alpn_protocols(["http/1.1"])  # RFC 7301
-        self._files = CertificateFiles(settings, "new connections get")
+        context.set_alpn_protocols([protocol])  # RFC 7301
+        self._files = CertificateFiles(settings, taken)
 
     def reload_if_changed(self) -> None:
         """Load the files if one has changed. Where they cannot be used, the certificate from before stays."""
@@ -106,7 +117,20 @@ class TlsFiles:
 
     def _load(self) -> None:
         assert self._settings.tls_certificate is not None
-        self._context.load_cert_chain(self._settings.tls_certificate, self._settings.tls_key, _no_password)
+        self.context.load_cert_chain(self._settings.tls_certificate, self._settings.tls_key, _no_password)
+
+
+def grpc_files(settings: Settings) -> TlsFiles | None:
+    """The certificate of the port of gRPC; None without TLS.
+
+    Raises:
+        InvalidParameter: a file cannot be used.
+    """
+    if settings.tls_certificate is None:
+        return None
+    context = _context(settings)
+    context.verify_mode = ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED
+    return TlsFiles(settings, context, "h2", "new connections of gRPC get")
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

@@ -21,6 +21,7 @@ Coding: TypeAlias = Literal["gzip", "deflate"]
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _LEVEL = 1  # tensors hardly shrink more at higher ones
 _BLOCK = 1 << 20
+_PIECE = 1 << 16  # of a body, given to the decompressor at a time
 
 
 def request_coding(content_encoding: bytes | None) -> Coding | None:
@@ -47,8 +48,9 @@ def response_coding(accept_encoding: bytes | None) -> Coding | None:
 
 
 async def decompressed(
-    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: CallerThreads
-) -> bytes:
+    data: bytes | memoryview, coding: Coding, limit: int, reserve: Callable[[int], object], threads: CallerThreads,
+    setting: str = "TENSORPOST_MAX_BODY_BYTES",
+) -> bytes:  # fmt: skip
     """The plain body. It is made block by block, and memory is reserved for each before the next one.
 
     Args:
@@ -57,30 +59,35 @@ async def decompressed(
         limit: the setting `max_body_bytes`, which holds for the plain body as well.
         reserve: reserves memory, bytes.
         threads: the threads that decompress.
+        setting: the variable of the setting that the limit is.
 
     Raises:
         LimitExceeded: the plain body is above the limit.
         InvalidRequest: it is not a body of this coding, or not a whole one.
         TooBusy: the memory is not there now.
     """
-    reader, parts, length = zlib.decompressobj(_WINDOW[coding]), list[bytes](), 0
-    left = data
+    reader, parts, length, at = zlib.decompressobj(_WINDOW[coding]), list[bytes](), 0, 0
+    left = b""  # of a piece of the body: of a longer one each block would copy what is left
     while not reader.eof:
+        if not left:
+            left, at = bytes(data[at : at + _PIECE]), at + _PIECE
+        is_last = at >= len(data)
         try:
             part = await threads.run(True, reader.decompress, left, _BLOCK)
         except zlib.error as error:
             raise InvalidRequest(f"the body is not {coding}: {error}") from None
         left = reader.unconsumed_tail
-        if not part and not left and not reader.eof:
+        if not part and not left and is_last and not reader.eof:
             raise InvalidRequest(f"the {coding} body ends before its end")
         length += len(part)
         if length > limit:
-            raise LimitExceeded.of("the plain request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
+            raise LimitExceeded.of("the plain request body", length, limit, setting)
         reserve(2 * len(part))  # the blocks, and the whole that is made of them
         parts.append(part)
-    if reader.unused_data:
-        raise InvalidRequest(f"{len(reader.unused_data):,} bytes follow the end of the {coding} body")
-    return b"".join(parts)
+    unused = len(reader.unused_data) + max(0, len(data) - at)
+    if unused:
+        raise InvalidRequest(f"{unused:,} bytes follow the end of the {coding} body")
+    return await threads.run(length > _BLOCK, b"".join, parts)
 
 
 def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:

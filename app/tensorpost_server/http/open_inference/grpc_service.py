@@ -1,50 +1,64 @@
 """The Open Inference Protocol's gRPC service: each call is a request of `/v2` within this process.
 
 So there is one translator, and admission, access control, queues, metrics, statistics and the access log are the same.
-gRPC receives a message whole before it is seen here, so its memory is bounded by the number of calls
-(`TENSORPOST_MAX_REQUESTS`) and by the largest body, not by the memory budget.
+The key is checked before anything of a message is taken; questions of health are answered without their message, from
+callers whose connections are beyond the budget too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import logging
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Message
 
 from tensorpost.extras import install_command
-from tensorpost.problems import InvalidParameter
+from tensorpost.problems import InvalidParameter, TensorpostError
 
-from ...settings import Settings, setting_variable
+from ...settings import setting_variable
 from ..bounded_cache import BoundedCache
-from ..connection.tls import CertificateFiles
+from ..caller_address import FORWARDED_FOR, network_of
+from ..connection.acceptor import Acceptor
+from ..connection.http2 import Http2Connection, Http2Shared, Stream
+from ..connection.timeouts import ConnectionLimits
+from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
+from ..parse_threads import INLINE_TEXT_BYTES, CallerThreads
+from ..service import Service
+from .grpc_calls import Call, OpenCalls, Refused
+from .grpc_codec import GrpcCodec, length_prefix, parsed, split_message
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
-from .grpc_translation import Refused, infer_document, infer_response, length_prefix
+from .infer_format import JSON_LENGTH
+from .inference_wire import CODEC
 
 __all__ = ["GrpcServer"]
 
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
+_MOST_SMALL_MESSAGE_BYTES = 64 * 1024  # of a request that holds no tensors
 _MOST_WHOLE_BYTES = 1 << 20  # of a body that is handed over in one piece, which costs a copy
+_COPIED_BYTES = 4 << 20  # of a longer body that are copied at a time
 _MOST_REPLAYS = 256
+_CALLS_PER_REQUEST = 4  # calls that may be open, streams that wait among them, for each request that may be in flight
+_PARSED_BYTES = 64  # most memory that a byte of a message takes while it is parsed: an empty tensor has two
+_BACKLOG = 2048
 _DRAIN_SECONDS = 5.0
-_PASSED_ON = ("authorization", "x-api-key", "x-request-id", "traceparent", "forwarded", "x-forwarded-for")
+_PASSED_ON = (b"authorization", b"x-api-key", b"x-request-id", b"traceparent", b"forwarded", b"x-forwarded-for")
 _INFER_RESPONSE = 2  # number of the field
-_STATUS = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED", 411: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT",
-    429: "RESOURCE_EXHAUSTED", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
+_HEALTH = ("ServerLive", "ServerReady")
 _TYPES = (
     "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
     "STRING", "BF16",
 )  # fmt: skip
 """Triton's DataType by its number."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Answer(NamedTuple):
@@ -59,7 +73,8 @@ class GrpcServer:
 
     Args:
         app: the application, whose `/v2` is called.
-        settings: `grpc_port`, `host`, the limits and the certificates.
+        service: what lives as long as the application. Of its settings `grpc_port`, `host`, the limits and the
+            certificates count here.
 
     Attributes:
         port: the port that it listens on; 0 before the start.
@@ -68,114 +83,193 @@ class GrpcServer:
         InvalidParameter: the packages of the extra `grpc` are missing.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service, self._settings = app, service, service.settings
         try:
-            self._grpc: Any = importlib.import_module("grpc")
             self._messages = grpc_messages()
         except ModuleNotFoundError as missing:
             raise InvalidParameter(
                 f"{setting_variable('grpc_port')} needs the package {missing.name}: "
                 + install_command("server", "grpc")
             ) from None
-        self._server: Any = None
-        self._credentials: Any = None
-        self._replays = BoundedCache[tuple[str, ...], ReplayFunction](_MOST_REPLAYS)
+        self._methods = {f"/{PACKAGE}.GRPCInferenceService/{name}".encode(): self._method(name) for name in METHODS}
+        self._health = {path for path in self._methods if path.decode().endswith(_HEALTH)}
+        settings = self._settings
+        self._open = OpenCalls(_CALLS_PER_REQUEST * settings.max_requests, settings.caller_share)
+        self._replays = BoundedCache[tuple[bytes, ...], ReplayFunction](_MOST_REPLAYS)
+        self._shared: Http2Shared | None = None
+        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | asyncio.Server | None = None
         self.port = 0
 
     async def start(self) -> None:
         """Listen.
 
         Raises:
-            InvalidParameter: the port is taken, or the address is not this machine's.
+            InvalidParameter: the port is taken, the address is not this machine's, or a certificate cannot be used.
         """
-        grpc, settings = self._grpc, self._settings
-        largest = min(settings.max_body_bytes + settings.max_json_bytes, _MOST_MESSAGE_BYTES)
-        options = [
-            ("grpc.max_receive_message_length", largest), ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-        ]  # fmt: skip
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=settings.max_requests)
-        handlers = {name: self._handler(name, *METHODS[name]) for name in METHODS}
-        service = grpc.method_handlers_generic_handler(f"{PACKAGE}.GRPCInferenceService", handlers)
-        self._server.add_generic_rpc_handlers((service,))
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        settings, loop = self._settings, asyncio.get_running_loop()
+        files = grpc_files(settings)
+        limits = ConnectionLimits.of_grpc(settings)
+        shared = self._shared = Http2Shared(
+            limits, settings.keep_alive_seconds, settings.grpc_idle_seconds, self._handle, loop
+        )
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        address = settings.host, settings.grpc_port or 0
         try:
-            self.port = self._listen(f"{host}:{settings.grpc_port}")
-        except RuntimeError as error:
-            raise InvalidParameter(f"gRPC cannot listen at {host}:{settings.grpc_port}: {error}") from None
-        await self._server.start()
+            listener = self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise InvalidParameter(
+                f"gRPC cannot listen at {settings.host}:{settings.grpc_port}: {error.strerror or error}"
+            ) from None
+        self.port = listener.getsockname()[1]
 
-    def _listen(self, address: str) -> int:
-        grpc, certificate = self._grpc, self._settings.tls_certificate
-        if certificate is None:
-            return self._server.add_insecure_port(address)
-        key = self._settings.tls_key or certificate
-        issuers = None if self._settings.tls_client_ca is None else self._settings.tls_client_ca.read_bytes()
-        files = CertificateFiles(self._settings, "new connections of gRPC get")
+        def connection() -> Http2Connection:
+            if files is not None:
+                files.reload_if_changed()  # before the handshake
+            return Http2Connection(shared)
 
-        def load() -> Any:
-            return grpc.ssl_server_certificate_configuration([(key.read_bytes(), certificate.read_bytes())], issuers)
-
-        # gRPC calls the function on a thread of its own before each handshake. Its core holds no reference to the
-        # credentials, so they are kept here.
-        self._credentials = grpc.dynamic_ssl_server_credentials(load(), lambda: files.reload(load), issuers is not None)
-        return self._server.add_secure_port(address, self._credentials)
+        tls = None if files is None else files.context
+        if sys.platform == "win32":
+            self._acceptor = await loop.create_server(connection, sock=listener, ssl=tls)
+        else:
+            self._acceptor = Acceptor(listener, _BACKLOG, connection, tls, shared.connections, limits)
 
     async def stop(self) -> None:
         """Take no more calls, and let those that run end."""
-        if self._server is not None:
-            await self._server.stop(_DRAIN_SECONDS)
+        if self._acceptor is None or self._shared is None or self._listener is None:
+            return
+        self._acceptor.close()
+        self._listener.close()
+        self._shared.draining = True
+        connections: list[Http2Connection] = [*self._shared.connections]
+        for connection in connections:
+            connection.drain()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _DRAIN_SECONDS
+        while self._shared.connections and loop.time() < end:
+            await asyncio.sleep(0.01)
+        for connection in [*self._shared.connections]:
+            connection.transport.abort()
+        await self._acceptor.wait_closed()
 
-    def _handler(self, name: str, request: str, response: str) -> Any:
-        kinds = {
-            "request_deserializer": self._messages[request].FromString,
-            "response_serializer": None if "Infer" in name else self._messages[response].SerializeToString,
-        }
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _method(self, name: str) -> Callable[[Call], Awaitable[None]]:
+        """What answers the calls of a method."""
+        if name == "ModelInfer":
+            return self._model_infer
         if name == "ModelStreamInfer":
-            return self._grpc.stream_stream_rpc_method_handler(self._stream, **kinds)
+            return self._stream
+        request, response = [self._messages[kind] for kind in METHODS[name]]
+        answer: Callable[[Any, Call], Awaitable[dict[str, Any]]] = getattr(self, f"_{_snake(name)}")
 
-        async def answer(message: Any, context: Any) -> Any:
-            try:
-                return await getattr(self, f"_{_snake(name)}")(message, context)
-            except Refused as refused:
-                await context.abort(getattr(self._grpc.StatusCode, refused.status), refused.text)
+        async def ask(call: Call) -> None:
+            data: bytes | memoryview | None = b""
+            if name not in _HEALTH:
+                data = await call.read(_MOST_SMALL_MESSAGE_BYTES, "", self._slow(call))
+            threads = self._service.parsing.for_caller(call.caller)
+            message = await threads.run(len(data or b"") > INLINE_TEXT_BYTES, parsed, request, data or b"")
+            found = await answer(message, call)
+            call.answer([response(**found).SerializeToString()])
 
-        return self._grpc.unary_unary_rpc_method_handler(answer, **kinds)
+        return ask
+
+    async def _handle(self, stream: Stream) -> None:
+        """Answer a request of HTTP/2."""
+        call = Call(stream, self._service.admission)
+        if not call.is_grpc:
+            call.end_as_no_grpc()
+            return
+        try:
+            async with asyncio.timeout(call.seconds):
+                await self._call(stream, call)
+        except Refused as refused:
+            call.end(refused)
+        except TensorpostError as error:
+            call.end(Refused.of(error))
+        except TimeoutError:
+            call.end(Refused("DEADLINE_EXCEEDED", "the time that the call was given is over"))
+        except Exception as error:  # noqa: BLE001 # whatever the application raises, the caller gets a status
+            _log.exception("a call of gRPC failed: %r", error)
+            call.end(Refused("INTERNAL", "the server failed; its log has the details"))
+        finally:
+            call.release()
+
+    async def _call(self, stream: Stream, call: Call) -> None:
+        path = call.fields[b":path"]
+        method = self._methods.get(path)
+        if method is None:
+            raise Refused("UNIMPLEMENTED", f"there is no method {path[:100].decode('ascii', 'replace')}")
+        if path in self._health:
+            await method(call)
+            return
+        if stream.connection.health_only:
+            raise Refused("RESOURCE_EXHAUSTED", "too many connections are open; this one may ask for health only")
+        call.caller = await self._caller(call, path)
+        self._open.add(stream, call.caller)
+        try:
+            await method(call)
+        finally:
+            self._open.remove(stream, call.caller)
+
+    async def _caller(self, call: Call, path: bytes) -> str:
+        """Whose call it is, once its key is known to be good.
+
+        Raises:
+            Refused: it is not; the refusal is one of `/v2`, so that it is counted and logged as others are.
+        """
+        peer, service = call.peer, self._service
+        address = None if peer is None else peer[0]
+        if service.proxies is not None:
+            address = service.proxies.caller(address, call.fields.get(FORWARDED_FOR))
+        method = "POST" if b"Infer" in path.rpartition(b"/")[2] else "GET"
+        try:
+            name = service.access.caller(method, f"/v2{quote(path)}", call.fields)
+        except TensorpostError:
+            await self._ask(call, method, f"/v2{quote(path)}")
+            raise
+        return name or network_of(address or "local")
+
+    def _slow(self, call: Call) -> CallerThreads:
+        return self._service.slow_threads.for_caller(call.caller)
 
     # ---- requests of /v2 ---------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, context: Any, method: str, path: str, parts: Sequence[bytes] = (), fields: Mapping[str, str] | None = None
-    ) -> _Answer:
+        self, call: Call, method: str, path: str, parts: Sequence[bytes | memoryview] = (),
+        fields: Mapping[bytes, bytes] | None = None, codec: GrpcCodec | None = None,
+    ) -> _Answer:  # fmt: skip
         """One request within this process.
 
         Raises:
             Refused: the answer is not 200.
         """
-        sent = {str(name): value for name, value in context.invocation_metadata() or ()}
-        length = sum(map(len, parts))
+        sent, length = call.fields, sum(map(len, parts))
         headers = {
-            "host": "localhost", "content-length": str(length), **(fields or {}),
+            b"host": b"localhost", b"content-length": str(length).encode(), **(fields or {}),
             **{name: sent[name] for name in _PASSED_ON if name in sent},
         }  # fmt: skip
         # As the server does with the heads of HTTP: whoever asks the same with other elements is answered before ASGI.
-        key, is_small = (path, *headers, *headers.values()), length <= _MOST_WHOLE_BYTES
-        peer = _peer(context.peer())
-        address = None if peer is None else peer[0]
+        key, is_small = (
+            (path.encode(), b"" if codec is None else codec.key, *headers, *headers.values()),
+            length <= _MOST_WHOLE_BYTES,
+        )
+        address = None if call.peer is None else call.peer[0]
         if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts), address)):
             return _Answer(_fields(response[0]), [response[1]])
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
-            "headers": [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in headers.items()],
-            "client": peer, "server": ("127.0.0.1", self.port),
+            "headers": [*headers.items()], "client": call.peer, "server": ("127.0.0.1", self.port), CODEC: codec,
         }  # fmt: skip
-        left = [*parts]
+        left = [*parts] if is_small else _pieces(parts)
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
         async def receive() -> Message:
             if left:
+                if not is_small:
+                    await asyncio.sleep(0)  # others have turns between its pieces
                 part = left.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(left)}
             if not parts and not answer and not answer_headers:
@@ -187,8 +281,11 @@ class GrpcServer:
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
                 answer_headers.update(message["headers"])
-                if int(answer_headers.get(b"content-length", b"0")) > _MOST_MESSAGE_BYTES - (1 << 20):
+                size = int(answer_headers.get(b"content-length", b"0"))
+                if size > _MOST_MESSAGE_BYTES - (1 << 20):
                     raise Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message of gRPC can be (2 GiB)")
+                if size > _MOST_WHOLE_BYTES:
+                    self._reserve(call, size)  # it is sent when it is whole
             elif part := message.get("body"):
                 answer.append(bytes(part))
 
@@ -210,130 +307,177 @@ class GrpcServer:
         await self._app(scope, receive, send)
         if statuses != [200]:
             document = json.loads(b"".join(answer) or b"{}")
-            raise Refused(_STATUS.get(sum(statuses), "INTERNAL"), str(document.get("error", "the server failed")))
+            raise Refused.of_http(sum(statuses), str(document.get("error", "the server failed")))
         return _Answer(answer_headers, answer)
 
-    async def _json(self, context: Any, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+    async def _json(self, call: Call, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
         parts = [] if document is None else [json.dumps(document).encode()]
-        text = b"".join((await self._ask(context, method, path, parts)).body)
+        text = b"".join((await self._ask(call, method, path, parts)).body)
         return json.loads(text) if text else {}
 
     # ---- inferences --------------------------------------------------------------------------------------------------
 
-    async def _model_infer(self, message: Any, context: Any) -> bytes:
-        """The response, serialized."""
-        head, raw = infer_document(message)
-        text = json.dumps(head).encode()
-        path = f"{_model_path(message.model_name, message.model_version)}/infer"
-        answer = await self._ask(
-            context, "POST", path, [text, *raw], {"inference-header-content-length": str(len(text))}
-        )
-        sent = answer.headers.get(b"inference-header-content-length")
-        return infer_response(self._messages["ModelInferResponse"], None if sent is None else int(sent), answer.body)
+    async def _read(self, call: Call) -> bytes | memoryview | None:
+        """The next request; None after the last one."""
+        settings = self._settings
+        most = min(settings.max_body_bytes + settings.max_json_bytes, _MOST_MESSAGE_BYTES)
+        return await call.read(most, setting_variable("max_body_bytes"), self._slow(call))
 
-    async def _stream(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[bytes]:
-        """Answer each request of a stream in its turn, serialized; a refusal is an answer too."""
+    async def _infer(self, call: Call, data: bytes | memoryview) -> list[bytes | memoryview]:
+        """The serialized response to a request, in pieces.
+
+        Raises:
+            Refused: with the request's id, if that could be read.
+        """
+        settings = self._settings
+        parts, raw = split_message(data)
+        head = b"".join(parts)
+        if len(head) > settings.max_json_bytes:
+            raise Refused(
+                "RESOURCE_EXHAUSTED", f"the message has {len(head):,} bytes beside raw_input_contents, and at most "
+                f"{settings.max_json_bytes:,} are read; send tensors there (setting "
+                f"{setting_variable('max_json_bytes')})",
+            )  # fmt: skip
+        large = len(head) > INLINE_TEXT_BYTES
+        if large:
+            self._reserve(call, _PARSED_BYTES * len(head))
+        threads = self._service.parsing.for_caller(call.caller)
+        message = await threads.run(large, parsed, self._messages["ModelInferRequest"], head)
+        path = f"{_model_path(message.model_name, message.model_version)}/infer"
+        fields = {JSON_LENGTH: str(len(head)).encode()}
+        codec = GrpcCodec(self._messages["ModelInferResponse"], message, [len(tensor) for tensor in raw])
+        try:
+            answer = await self._ask(call, "POST", path, [head, *raw], fields, codec)
+        except Refused as refused:
+            refused.id = message.id
+            raise
+        return list(answer.body)
+
+    def _reserve(self, call: Call, size_in_bytes: int) -> None:
+        try:
+            call.reserve(size_in_bytes)
+        except TensorpostError as error:
+            raise Refused.of(error) from None
+
+    async def _model_infer(self, call: Call) -> None:
+        data = await self._read(call)
+        if data is None:
+            raise Refused("INTERNAL", "the call ends without a message")
+        call.answer(await self._infer(call, data))
+        await call.sent()
+
+    async def _stream(self, call: Call) -> None:
+        """Answer each request of a stream in its turn; a refusal is an answer too."""
         kind = self._messages["ModelStreamInferResponse"]
-        async for message in messages:
+        while (data := await self._read(call)) is not None:
             try:
-                response = await self._model_infer(message, context)
-                yield length_prefix(_INFER_RESPONSE, len(response)) + response
+                response = await self._infer(call, data)
+                call.answer([length_prefix(_INFER_RESPONSE, sum(map(len, response))), *response], last=False)
             except Refused as refused:
-                failed = self._messages["ModelInferResponse"](id=message.id)
-                yield kind(error_message=refused.text, infer_response=failed).SerializeToString()
+                failed = self._messages["ModelInferResponse"](id=refused.id)
+                call.answer([kind(error_message=refused.text, infer_response=failed).SerializeToString()], last=False)
+            await call.sent()
+        call.end()
 
     # ---- everything else ---------------------------------------------------------------------------------------------
 
-    async def _server_live(self, message: Any, context: Any) -> Any:
+    async def _server_live(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return self._messages["Live"](live=await self._is(context, "/v2/health/live"))
+        return {"live": await self._is(call, "/v2/health/live")}
 
-    async def _server_ready(self, message: Any, context: Any) -> Any:
+    async def _server_ready(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return self._messages["Ready"](ready=await self._is(context, "/v2/health/ready"))
+        return {"ready": await self._is(call, "/v2/health/ready")}
 
-    async def _model_ready(self, message: Any, context: Any) -> Any:
+    async def _model_ready(self, message: Any, call: Call) -> dict[str, Any]:
         path = f"{_model_path(message.name, message.version)}/ready"
-        return self._messages["Ready"](ready=await self._is(context, path))
+        return {"ready": await self._is(call, path)}
 
-    async def _is(self, context: Any, path: str) -> bool:
+    async def _is(self, call: Call, path: str) -> bool:
         try:
-            await self._ask(context, "GET", path)
+            await self._ask(call, "GET", path)
         except Refused as refused:
             if refused.status in ("UNAVAILABLE", "NOT_FOUND"):
                 return False
             raise
         return True
 
-    async def _server_metadata(self, message: Any, context: Any) -> Any:
+    async def _server_metadata(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return self._messages["ServerMetadata"](**await self._json(context, "GET", "/v2"))
+        return await self._json(call, "GET", "/v2")
 
-    async def _model_metadata(self, message: Any, context: Any) -> Any:
+    async def _model_metadata(self, message: Any, call: Call) -> dict[str, Any]:
         path = _model_path(message.name, message.version)
-        return self._messages["ModelMetadata"](**await self._json(context, "GET", path))
+        return await self._json(call, "GET", path)
 
-    async def _model_config(self, message: Any, context: Any) -> Any:
-        config = await self._json(context, "GET", f"{_model_path(message.name, message.version)}/config")
+    async def _model_config(self, message: Any, call: Call) -> dict[str, Any]:
+        config = await self._json(call, "GET", f"{_model_path(message.name, message.version)}/config")
         for tensor in (*config["input"], *config["output"]):
             tensor["data_type"] = _TYPES.index(tensor["data_type"].removeprefix("TYPE_"))
-        return self._messages["ModelConfig"](config=config)
+        return {"config": config}
 
-    async def _model_statistics(self, message: Any, context: Any) -> Any:
+    async def _model_statistics(self, message: Any, call: Call) -> dict[str, Any]:
         path = f"{_model_path(message.name, message.version)}/stats" if message.name else "/v2/models/stats"
-        document = await self._json(context, "GET", path)
+        document = await self._json(call, "GET", path)
         for entry in document["model_stats"]:
             for name in ("response_stats", "batch_stats", "memory_usage"):
                 del entry[name]
-        return self._messages["ModelStatistics"](**document)
+        return document
 
-    async def _repository_index(self, message: Any, context: Any) -> Any:
+    async def _repository_index(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return self._messages["RepositoryIndex"](models=await self._json(context, "POST", "/v2/repository/index"))
+        return {"models": await self._json(call, "POST", "/v2/repository/index")}
 
-    async def _repository_model_load(self, message: Any, context: Any) -> Any:
+    async def _repository_model_load(self, message: Any, call: Call) -> dict[str, Any]:
         document = {"parameters": dict.fromkeys(message.parameters, "")}
-        await self._json(context, "POST", f"/v2/repository/models/{quote(message.model_name)}/load", document)
-        return self._messages["Empty"]()
+        await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/load", document)
+        return {}
 
-    async def _repository_model_unload(self, message: Any, context: Any) -> Any:
-        await self._json(context, "POST", f"/v2/repository/models/{quote(message.model_name)}/unload", {})
-        return self._messages["Empty"]()
+    async def _repository_model_unload(self, message: Any, call: Call) -> dict[str, Any]:
+        await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/unload", {})
+        return {}
 
-    async def _system_shared_memory_status(self, message: Any, context: Any) -> Any:
-        found = await self._json(context, "GET", f"{_region_path('system', message.name)}/status")
-        return self._messages["Regions"](regions={entry["name"]: entry for entry in found})
+    async def _system_shared_memory_status(self, message: Any, call: Call) -> dict[str, Any]:
+        found = await self._json(call, "GET", f"{_region_path('system', message.name)}/status")
+        return {"regions": {entry["name"]: entry for entry in found}}
 
-    async def _system_shared_memory_register(self, message: Any, context: Any) -> Any:
+    async def _system_shared_memory_register(self, message: Any, call: Call) -> dict[str, Any]:
         document = {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
-        await self._json(context, "POST", f"{_region_path('system', message.name)}/register", document)
-        return self._messages["Empty"]()
+        await self._json(call, "POST", f"{_region_path('system', message.name)}/register", document)
+        return {}
 
-    async def _system_shared_memory_unregister(self, message: Any, context: Any) -> Any:
-        await self._json(context, "POST", f"{_region_path('system', message.name)}/unregister", {})
-        return self._messages["Empty"]()
+    async def _system_shared_memory_unregister(self, message: Any, call: Call) -> dict[str, Any]:
+        await self._json(call, "POST", f"{_region_path('system', message.name)}/unregister", {})
+        return {}
 
-    async def _cuda_shared_memory_status(self, message: Any, context: Any) -> Any:
-        found = await self._json(context, "GET", f"{_region_path('cuda', message.name)}/status")
-        return self._messages["CudaRegions"](regions={entry["name"]: entry for entry in found})
+    async def _cuda_shared_memory_status(self, message: Any, call: Call) -> dict[str, Any]:
+        found = await self._json(call, "GET", f"{_region_path('cuda', message.name)}/status")
+        return {"regions": {entry["name"]: entry for entry in found}}
 
-    async def _cuda_shared_memory_register(self, message: Any, context: Any) -> Any:
+    async def _cuda_shared_memory_register(self, message: Any, call: Call) -> dict[str, Any]:
         handle = {"b64": base64.b64encode(message.raw_handle).decode()}
         document = {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
-        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/register", document)
-        return self._messages["Empty"]()
+        await self._json(call, "POST", f"{_region_path('cuda', message.name)}/register", document)
+        return {}
 
-    async def _cuda_shared_memory_unregister(self, message: Any, context: Any) -> Any:
-        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/unregister", {})
-        return self._messages["Empty"]()
+    async def _cuda_shared_memory_unregister(self, message: Any, call: Call) -> dict[str, Any]:
+        await self._json(call, "POST", f"{_region_path('cuda', message.name)}/unregister", {})
+        return {}
 
-    async def _trace_setting(self, message: Any, context: Any) -> Any:
+    async def _trace_setting(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return await self._json(context, "GET", "/v2/trace/setting")
+        return await self._json(call, "GET", "/v2/trace/setting")
 
-    async def _log_settings(self, message: Any, context: Any) -> Any:
+    async def _log_settings(self, message: Any, call: Call) -> dict[str, Any]:
         del message
-        return await self._json(context, "GET", "/v2/logging")
+        return await self._json(call, "GET", "/v2/logging")
+
+
+def _pieces(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The parts of a long body, cut where too many bytes would be copied at a time."""
+    return [
+        view[at : at + _COPIED_BYTES] for view in map(memoryview, parts) for at in range(0, len(view), _COPIED_BYTES)
+    ]
 
 
 def _fields(lines: bytes) -> dict[bytes, bytes]:
@@ -347,13 +491,6 @@ def _model_path(name: str, version: str) -> str:
 
 def _region_path(kind: str, name: str) -> str:
     return f"/v2/{kind}sharedmemory" + (f"/region/{quote(name, safe='')}" if name else "")
-
-
-def _peer(text: str) -> tuple[str, int] | None:
-    """The address in `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`; None for a Unix socket."""
-    kind, _, rest = text.partition(":")
-    address, _, port = rest.replace("%5B", "").replace("%5D", "").replace("[", "").replace("]", "").rpartition(":")
-    return (address, int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 def _snake(name: str) -> str:

@@ -15,7 +15,15 @@ from tensorpost.datatypes import DATA_TYPES, DataType
 from tensorpost.problems import InvalidDescriptor, NoBackend, Violation, nearest
 from tensorpost.strict_json import read_json
 
-__all__ = ["InferInput", "InferRequest", "RegionPart", "RequestedOutput", "read_infer_request", "refuse"]
+__all__ = [
+    "InferInput",
+    "InferRequest",
+    "RegionPart",
+    "RequestedOutput",
+    "infer_request",
+    "read_infer_request",
+    "refuse",
+]
 
 _SOURCE = "Open Inference Protocol, inference request"
 _TYPES = {row.open_inference: row for row in DATA_TYPES if row.open_inference is not None}
@@ -54,6 +62,7 @@ class InferInput:
         data_type: its row.
         shape: the tensor's sizes.
         binary_bytes: how many bytes of the body it has; None if it is elsewhere.
+        content: its bytes, if the head of the request has them; None if it is elsewhere.
         data: its elements as JSON; None if it is elsewhere.
         region: where it lies in shared memory; None if it is elsewhere.
     """
@@ -62,6 +71,7 @@ class InferInput:
     data_type: DataType
     shape: tuple[int, ...]
     binary_bytes: int | None = None
+    content: bytes | None = None
     data: Any = None
     region: RegionPart | None = None
 
@@ -138,9 +148,14 @@ def read_infer_request(text: bytes, binary_bytes: int) -> InferRequest:
         InvalidDescriptor: a member is missing or malformed, or the body has not the bytes that the inputs announce.
         NoBackend: what is asked for is not offered (501).
     """
-    document = _object(
-        read_json(text, max_depth=_MOST_DEPTH, max_containers=_MOST_CONTAINERS, allow_non_finite=True), ()
+    return infer_request(
+        read_json(text, max_depth=_MOST_DEPTH, max_containers=_MOST_CONTAINERS, allow_non_finite=True), binary_bytes
     )
+
+
+def infer_request(value: object, binary_bytes: int) -> InferRequest:
+    """The request that a document means; see `read_infer_request`. Its inputs may have the member `content`, bytes."""
+    document = _object(value, ())
     parameters = _object(document.get("parameters", {}), ("parameters",))
     binary_output = _boolean(parameters.get("binary_data_output", False), ("parameters", "binary_data_output"))
     inputs = _array(document.get("inputs"), ("inputs",))
@@ -187,6 +202,10 @@ def _input(entry: object, path: tuple[str | int, ...]) -> InferInput:
     shape = _shape(members.get("shape"), row, (*path, "shape"))
     parameters = _object(members.get("parameters", {}), (*path, "parameters"))
     size, region = parameters.get("binary_data_size"), parameters.get("shared_memory_region")
+    content = members.get("content")
+    if isinstance(content, bytes):  # JSON has none
+        _packed_size(name, row, shape, len(content), path)
+        return InferInput(name, row, shape, content=content)
     forms = ("data" in members) + (size is not None) + (region is not None)
     if forms != 1:
         message = f"input {name!r} has its elements in {forms} places" if forms else f"input {name!r} has no elements"

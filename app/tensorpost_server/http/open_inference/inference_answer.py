@@ -25,9 +25,9 @@ from ..json_numbers import JSON_BYTES_PER_ELEMENT, json_numbers
 from .content_coding import Coding, compressed
 from .infer_format import JSON_LENGTH
 from .infer_request import InferRequest, RegionPart, refuse
-from .models import VERSION, Model
+from .models import VERSION
 
-__all__ = ["InferenceAnswer", "OutputForm", "inference_answer"]
+__all__ = ["InferenceAnswer", "OutputForm", "output_forms"]
 
 _ALIGNMENT = 64
 """Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
@@ -130,7 +130,7 @@ class InferenceAnswer:
         length = len(body_head) + plan.output_bytes
         return self._head(plan, worker, body_head, json_bytes, length, inline=worker.is_small(plan))
 
-    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> tuple[PreparedHead, bytes]:
+    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         """See `Answer.whole`."""
         data = [
             _json_data(output, memoryview(own)) if output.as_json else None
@@ -191,17 +191,13 @@ class InferenceAnswer:
         return head, len(head)
 
 
-def inference_answer(
-    model: Model, request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType], coding: Coding | None
-) -> InferenceAnswer:
+def output_forms(request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType]) -> tuple[OutputForm, ...]:
     """How the outputs of an operation come back to this request.
 
     Args:
-        model: the model that was called.
         request: what is wanted.
         slots: the outputs of the operation.
         rows: the type of each output that the caller is told.
-        coding: how the body is compressed; None for not at all.
 
     Raises:
         InvalidDescriptor: an output is asked for that there is not.
@@ -234,7 +230,7 @@ def inference_answer(
                 region.size, f"at least {slot.layout.size_in_bytes:,}",
             )  # fmt: skip
         outputs.append(OutputForm(slot.name, row, shape, slot.layout.size_in_bytes, binary, region, is_wanted))
-    return InferenceAnswer(model.name, request.id, tuple(outputs), coding)
+    return tuple(outputs)
 
 
 def _json_data(output: OutputForm, data: memoryview) -> str:

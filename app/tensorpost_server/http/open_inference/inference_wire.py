@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from starlette.types import Scope
@@ -28,15 +28,61 @@ from .content_coding import Coding, decompressed
 from .cuda_region import CudaRegion
 from .infer_format import InferFormat, JsonPart
 from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
-from .inference_answer import InferenceAnswer, inference_answer
+from .inference_answer import InferenceAnswer, OutputForm, output_forms
 from .model_operation import announced, operation_of, output_type, small_tensor_names
 from .models import Model
 from .shared_memory import AnyRegion, SharedMemory
 
-__all__ = ["InferenceWire"]
+__all__ = ["CODEC", "InferenceCodec", "InferenceWire", "JsonCodec"]
 
 _INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
 _TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
+
+
+CODEC = "tensorpost.inference_codec"
+"""The key of the request's `InferenceCodec` in the ASGI scope; without it, heads are JSON."""
+
+
+class InferenceCodec(Protocol):
+    """How the heads of inferences and of their answers are written."""
+
+    @property
+    def key(self) -> bytes:
+        """What decides the meaning of a request beside its head and the length of its body."""
+        ...
+
+    def read(self, head: bytes, binary_bytes: int) -> InferRequest:
+        """Read the head of a request.
+
+        Args:
+            head: the head.
+            binary_bytes: bytes of the body after it.
+
+        Raises:
+            InvalidRequest: it is malformed.
+        """
+        ...
+
+    def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
+        """The answer, whose head is written alike; see `InferenceAnswer`."""
+        ...
+
+
+class JsonCodec:
+    """Heads are JSON. See `InferenceCodec`."""
+
+    key = b"json"
+
+    def read(self, head: bytes, binary_bytes: int) -> InferRequest:
+        """See `InferenceCodec.read`."""
+        return read_infer_request(head, binary_bytes)
+
+    def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
+        """See `InferenceCodec.answer`."""
+        return InferenceAnswer(model, id_, outputs, coding)
+
+
+_JSON = JsonCodec()
 
 
 class InferenceWire:
@@ -49,19 +95,20 @@ class InferenceWire:
         fields: the header fields in it, by name.
     """
 
-    __slots__ = ("_fields", "_model", "_regions", "_scope", "_slow_threads", "_used")
+    __slots__ = ("_codec", "_fields", "_model", "_regions", "_scope", "_slow_threads", "_used")
 
     takes_long = False
 
     def __init__(self, model: Model, regions: SharedMemory, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
         self._model, self._regions, self._scope, self._fields = model, regions, scope, fields
+        self._codec: InferenceCodec = scope.get(CODEC) or _JSON
         self._used: list[AnyRegion] = []
         self._slow_threads: CallerThreads | None = None
 
     @property
     def key(self) -> Hashable:
         """See `Wire.key`."""
-        return self._model.name
+        return self._model.name, self._codec.key
 
     def format(self, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
         """See `Wire.format`: the length of the JSON part, and the content codings."""
@@ -115,7 +162,7 @@ class InferenceWire:
             if part.head is None:
                 raise InvalidFrame("the body ends within its JSON part")
             binary_bytes = body.length - json_bytes
-            request = await context.parsing.run(context.large, read_infer_request, part.head, binary_bytes)
+            request = await context.parsing.run(context.large, self._codec.read, part.head, binary_bytes)
         else:
             request = _raw_request(self._model, body.length)
         small = small_tensor_names(self._model, request.inputs)
@@ -152,7 +199,8 @@ class InferenceWire:
         operation, options = operation_of(model, request.parameters, tensors, values)
         strings = StringCall(cast("OnnxNode", operation), table) if has_strings(operation) else None
         rows = [output_type(model, worked_on, slot.layout.data_type) for slot in operation.outputs]
-        answer = inference_answer(model, request, operation.outputs, rows, coding)
+        outputs = output_forms(request, operation.outputs, rows)
+        answer = self._codec.answer(model.name, request.id, outputs, coding)
         held = [memory[tensor.name] for tensor in worked_on] if memory else None
         return Call(Graph.of(operation), options, tensors, answer, held, None, strings, request.timeout)
 
@@ -178,6 +226,8 @@ class InferenceWire:
                 else:
                     large = len(block) > _INLINE_COPY_BYTES
                     await context.slow_threads.run(large, region.read_into, block, tensor.region.offset)
+            elif tensor.content is not None:
+                memory[tensor.name] = memoryview(tensor.content)
         for index, tensor in enumerate(request.inputs):
             if tensor.is_text:
                 count = math.prod(tensor.shape)

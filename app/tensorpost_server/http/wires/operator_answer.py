@@ -139,7 +139,7 @@ class OperatorAnswer:
         length = len(body_head) + plan.output_bytes
         return self._head(plan, worker, body_head, length, inline=worker.is_small(plan))
 
-    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> tuple[PreparedHead, bytes]:
+    def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         """See `Answer.whole`: JSON, an archive, or a picture."""
         media_type = self.format.response
         if media_type is MediaType.JSON:
@@ -148,9 +148,9 @@ class OperatorAnswer:
             arrays = {slot.name: slot.layout.view(data) for slot, data in zip(plan.outputs, outputs, strict=True)}
             is_archive = media_type is MediaType.NPZ
             body = _npz_body(arrays) if is_archive else _picture_body(next(iter(arrays.values())), self.format)
-        return self._head(plan, worker, b"", len(body), inline=True), body
+        return self._head(plan, worker, b"", len(body), inline=False), body
 
-    def _json(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray]) -> bytes:
+    def _json(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> bytes:
         tensors: list[bytes] = []
         for slot, asked, data in zip(plan.outputs, self.operation.outputs, outputs, strict=True):
             if _is_text(asked):
