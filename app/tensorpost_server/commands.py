@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -48,7 +48,6 @@ __all__ = [
     "config",
     "doctor",
     "list_keys",
-    "probe_directml",
     "revoke_key",
     "serve",
     "serve_on_ray",
@@ -239,27 +238,6 @@ def doctor() -> list[dict[str, object]]:
         return [*rows, http]
     finally:
         pool.close()
-
-
-def probe_directml(index: int) -> dict[str, Any]:
-    """Ask DirectML the questions that its documents leave open.
-
-    Args:
-        index: DXGI's index of the adapter.
-
-    Returns:
-        A JSON document: versions, device and driver, and one answer per probe.
-
-    Raises:
-        NoBackend: DirectML is not here; the message says what to install.
-    """
-    # Only here: no other command needs it.
-    from .backends.directml.probes import run_probes
-
-    try:
-        return run_probes(index)
-    except CannotOpen as error:
-        raise NoBackend(str(error)) from None
 
 
 def warmup(announce: Callable[[str], None]) -> dict[str, object]:

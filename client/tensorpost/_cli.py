@@ -6,7 +6,6 @@ and what to change; 2 the command line itself was wrong, an option's value inclu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,10 +22,6 @@ from ._command_options import (
     Uds,
     Url,
     client_of,
-)
-from ._files import (
-    check_destination,
-    destination,
 )
 from ._keys_commands import keys
 from ._operator_commands import onnx, resample, run, tile, validate
@@ -231,28 +226,6 @@ def doctor(*, as_json: AsJson = False) -> None:
         for row in rows
     ]
     print_table(("backend", "found", "version", "device, or why not"), table)
-
-
-@app.command(name="probe-directml", epilog="Example: tensorpost probe-directml --output directml-answers.json")
-def probe_directml(
-    *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="JSON file to write. - for standard output.")
-    ] = "-",
-    device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
-) -> None:
-    """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
-    check_destination(output)
-    document: Mapping[str, Any] = server_commands().probe_directml(device)
-    with destination(output) as file:
-        file.write(json.dumps(document, indent=2).encode() + b"\n")
-    answers: Sequence[Mapping[str, object]] = document["answers"]
-    states = [answer["state"] for answer in answers]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "failed"))
-    others = [str(answer["number"]) for answer in answers if answer["agrees"] is False]
-    typer.echo(f"DirectML {document['directml_library'] or 'of the system'}: {counts}", err=True)
-    if others:
-        typer.echo(f"not as tensorpost has it: {', '.join(others)}", err=True)
 
 
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
