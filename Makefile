@@ -19,7 +19,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
-	$(RUN)tensorpost warmup
+	$(RUN)tensorpost warmup --only copies --only resampling
 	$(RUN)python examples/demo.py
 
 test: .venv/.dev  ## every check, then every test
@@ -157,6 +157,7 @@ build/helm:  # its metadata ask for Python 3.12; of Python there is little in it
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
 	test -x $(RUN)python || $(PYTHON) -m venv .venv
+	@echo "Installing the packages of $< into .venv, once: download, and then a quarter of a minute"
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

@@ -234,6 +234,10 @@ def warmup(
     cuda: Annotated[
         bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOOPS", help="Only these: expressions, copies, resampling, reductions. May be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
@@ -242,14 +246,14 @@ def warmup(
     def announce(what: str) -> None:
         typer.echo(what, err=True)
 
-    row: Mapping[str, object] = commands.warmup_cuda(announce) if cuda else commands.warmup(announce)
+    row: Mapping[str, object] = commands.warmup_cuda(announce) if cuda else commands.warmup(announce, only or ())
     if as_json:
         print_json(row)
     elif cuda:
         typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
     else:
         made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-        typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
+        typer.echo(f"the numba backend is ready: {made}, in {row['folder']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")
@@ -322,7 +326,10 @@ def _device_or_reason(row: Mapping[str, Any]) -> str:
         return str(row["reason"])
     memory, folder = row["gauges"].get("device_memory_bytes"), row["folder"]
     device = row["device"] if memory is None else f"{row['device']}, {gib(memory)}"
-    return device if folder is None else f"{device}; compiled code in {folder}"
+    missing = (
+        f", but not for {', '.join(row['not_compiled'])}: `tensorpost warmup` adds it" if row["not_compiled"] else ""
+    )
+    return device if folder is None else f"{device}; compiled code in {folder}{missing}"
 
 
 def _in_use(device: Mapping[str, Any]) -> str:
