@@ -147,7 +147,7 @@ def object_file(group: str) -> Path:
 
 
 def missing_groups(groups: Sequence[str] = tuple(GROUPS)) -> list[str]:
-    """Those of the groups that are not in the cache.
+    """The groups, of these, that are not in the cache.
 
     Raises:
         ImportError: numba or llvmlite is not installed.
