@@ -77,8 +77,8 @@ def print_lines(tree: Path, files: Sequence[Path]) -> None:
         of_file = lines_of(path.read_text("utf-8")) + Counter(files=1)
         for name in (inside, "both packages"):
             found[name] += of_file
-    rows = [(name, *[found[name][kind] for kind in ("files", *KINDS)]) for name in sorted(found)]
-    table(("folder", "files", *KINDS, "lines"), *[(*row, sum(row[2:])) for row in rows])
+    rows = [(name, of["files"], *[of[kind] for kind in KINDS], of.total() - of["files"]) for name, of in found.items()]
+    table(("folder", "files", *KINDS, "lines"), *sorted(rows))
 
 
 def lines_of(text: str) -> Counter[str]:
