@@ -6,10 +6,11 @@ operator of comparison or arithmetic, `and` for `or`, a condition negated, a num
 statement removed, two arguments swapped. Docstrings, annotations, decorators, `__all__`, asserts, log messages, strings
 and what a `raise` says are left alone.
 
-Each is made in a copy of the tree, build/mutants/tree, where tests run until the first red one: those that name the
-mutated module first, then all of the folders that belong to it (`FOLDERS`) and of http, conformance and attacks. What
-was found is kept in build/mutants/results.jsonl and not tried again until its file changes. A test that takes a minute
-hangs, which is red; a mutant whose tests are not through after `--limit` seconds is listed as survived so far.
+Each is made in a copy of the tree, build/mutants/tree, where tests run until the first red one: those that are named as
+the mutated module, import it or name it first, then all of the folders that belong to it (`FOLDERS`) and of http,
+conformance and attacks. What was found is kept in build/mutants/results.jsonl; what was killed is not tried again until
+its file changes. A test that takes a minute hangs, which is red; a mutant whose tests are not through after `--limit`
+seconds is listed as survived so far.
 """
 
 from __future__ import annotations
@@ -151,16 +152,22 @@ def drawn(count: int, seed: int) -> list[Mutant]:
     return found
 
 
-def tests_of(path: str) -> list[str]:
-    """The files of tests that may turn red, those that name the module first."""
+def tests_of(path: str, *, named_only: bool) -> list[str]:
+    """The files of tests that may turn red: named as the module, then those that import it, name it, and all others."""
     own = next(folders for prefix, folders in FOLDERS.items() if path.startswith(f"{prefix}/"))
     folders = list(dict.fromkeys([*own, *ALWAYS]))
     files = [file for folder in folders for file in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
-    stem = Path(path).parent.name if path.endswith("__init__.py") else Path(path).stem
-    word = re.compile(rf"\b{stem.strip('_')}\b|\b{stem}\b")
-    named = [file for file in files if stem.strip("_") in file.stem]
-    named += [file for file in files if file not in named and word.search(file.read_text("utf-8"))]
-    return [file.relative_to(ROOT).as_posix() for file in [*named, *[file for file in files if file not in named]]]
+    module = path.removesuffix(".py").removesuffix("/__init__").partition("/")[2].removeprefix("tensorpost_server/")
+    stem, words = module.rpartition("/")[2], {file: file.read_text("utf-8") for file in files}
+    imported = re.compile(rf"{module.replace('/', '.')}( import|\b)|import [^\n]*\b{stem}\b")
+    orders = (
+        lambda file: stem.strip("_") in file.stem,
+        lambda file: imported.search(words[file]),
+        lambda file: re.search(rf"\b{stem}\b", words[file]),
+        lambda _: not named_only,
+    )
+    found = [file for order in orders for file in files if order(file)]
+    return [file.relative_to(ROOT).as_posix() for file in dict.fromkeys(found)]
 
 
 def copied() -> Path:
@@ -177,13 +184,13 @@ def copied() -> Path:
     return tree
 
 
-def tried(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
+def tried(tree: Path, mutant: Mutant, limit: float, *, named_only: bool) -> dict[str, Any]:
     """Whether a test turns red: `killed` with what pytest says last, `survived`, or `survived so far`."""
     source = (ROOT / mutant.path).read_bytes()
     before, after = (text.decode().splitlines() for text in (source, mutant.apply(source)))
-    files, begin = tests_of(mutant.path), time.monotonic()
+    files, begin = tests_of(mutant.path, named_only=named_only), time.monotonic()
     command = [
-        "nice", "-n", "15", sys.executable, "-B", "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
+        "nice", "-n", "10", sys.executable, "-B", "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
         "-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true", *files,
     ]  # fmt: skip
     paths = os.pathsep.join(str(tree / name) for name in ("client", "app", "."))
@@ -216,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600, help="begin no mutant after that")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
+    parser.add_argument("--named-only", action="store_true", help="only tests that name the module: a first look")
     options = parser.parse_args()
     mutants, end = drawn(options.count, options.seed), time.monotonic() + options.seconds
     tree, results = copied(), WORK / "results.jsonl"
@@ -227,10 +235,10 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for number, mutant in enumerate(mutants, start=1):
         key = mutant.key((ROOT / mutant.path).read_bytes())
-        if key not in known:
+        if known.get(key, {}).get("state") != "killed":
             if time.monotonic() > end:
                 continue
-            known[key] = {"key": key, **tried(tree, mutant, options.limit)}
+            known[key] = {"key": key, **tried(tree, mutant, options.limit, named_only=options.named_only)}
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(known[key]) + "\n")
         found.append(known[key])
