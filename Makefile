@@ -7,19 +7,20 @@ DOCKER ?= docker
 JOBS ?= 3
 ROUNDS ?= 10
 SECONDS ?= 600
+COUNT ?= 200
 PEERS ?= build/peers
 IMAGES ?= cpu slim cuda
 RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
-.PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+.PHONY: help demo test test-kernels check fuzz mutants bench bench-quick bench-peers size gpu directml directml-check \
 	kserve-test perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
-	$(RUN)tensorpost warmup
+	$(RUN)tensorpost warmup --only copies --only resampling
 	$(RUN)python examples/demo.py
 
 test: .venv/.dev  ## every check, then every test
@@ -47,6 +48,9 @@ check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)pyright
 	$(RUN)lint-imports
 
+mutants: .venv/.dev  ## break the code at COUNT places drawn at random: the share that turns a test red, and the others; resumed where it stopped
+	$(RUN)python tools/mutants.py --count $(COUNT) --seconds $(SECONDS)
+
 bench: .venv/.dev  ## how fast beside others, in a quarter of an hour; with those of `make bench-peers` if they are there
 	$(RUN)python -m benchmarks $(if $(wildcard $(PEERS)),--peers $(PEERS))
 
@@ -69,7 +73,7 @@ kserve-test: .venv/.dev $(PEERS)/kserve  ## every method of KServe's own clients
 $(PEERS)/kserve:
 	$(RUN)python -m benchmarks.peers install --into $(PEERS) --only kserve
 
-size: .venv/.dev  ## operators, lines, files, and the calls that a first small request passes
+size: .venv/.dev  ## lines by folder, layers and circles of imports, and the calls that a small request passes by each wire
 	$(RUN)python -m benchmarks.size
 
 gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
@@ -157,6 +161,7 @@ build/helm:  # its metadata ask for Python 3.12; of Python there is little in it
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
 	test -x $(RUN)python || $(PYTHON) -m venv .venv
+	@echo "Installing the packages of $< into .venv, once: download, and then a quarter of a minute"
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -48,7 +48,6 @@ __all__ = [
     "config",
     "doctor",
     "list_keys",
-    "probe_directml",
     "revoke_key",
     "serve",
     "serve_on_ray",
@@ -200,7 +199,8 @@ def doctor() -> list[dict[str, object]]:
         backend that could not be opened at all; `available`; `version` of the library that computes, None if there is
         none; `device`, a description, and `reason`, of which one is None; `auto`, whether `auto` may choose it;
         `minimum_work`, how many elements an operator must read for that; `gauges`, by name; `folder` where its compiled
-        kernels are, None if it has none. The last row, `http`, has the protocol and event loop of a server here.
+        kernels are, None if it has none; `not_compiled`, groups of kernels that are not there, for which NumPy
+        computes. The last row, `http`, has the protocol and event loop of a server here.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
@@ -221,6 +221,7 @@ def doctor() -> list[dict[str, object]]:
                 "minimum_work": status.minimum_work,
                 "gauges": dict(status.gauges),
                 "folder": str(library.cache_folder()) if status.name == "numba" and status.reason is None else None,
+                "not_compiled": library.missing_groups() if status.name == "numba" and status.reason is None else [],
             }
             for status in pool.status()
         ]
@@ -235,58 +236,53 @@ def doctor() -> list[dict[str, object]]:
             "minimum_work": 0,
             "gauges": {},
             "folder": None,
+            "not_compiled": [],
         }
         return [*rows, http]
     finally:
         pool.close()
 
 
-def probe_directml(index: int) -> dict[str, Any]:
-    """Ask DirectML the questions that its documents leave open.
-
-    Args:
-        index: DXGI's index of the adapter.
-
-    Returns:
-        A JSON document: versions, device and driver, and one answer per probe.
-
-    Raises:
-        NoBackend: DirectML is not here; the message says what to install.
-    """
-    # Only here: no other command needs it.
-    from .backends.directml.probes import run_probes
-
-    try:
-        return run_probes(index)
-    except CannotOpen as error:
-        raise NoBackend(str(error)) from None
-
-
-def warmup(announce: Callable[[str], None]) -> dict[str, object]:
+def warmup(announce: Callable[[str], None], groups: Sequence[str] = ()) -> dict[str, object]:
     """Compile the numba backend's kernels into its cache, unless they are there: half a minute to two, or longer.
 
-    A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
+    A server never compiles: without this, it computes with NumPy.
 
     Args:
-        announce: called with a sentence before something is compiled, and not at all where nothing is.
+        announce: called with a sentence before something is compiled and after each group of kernels, and not at all
+            where nothing is.
+        groups: names of `GROUPS` of the backend's library; all of them if there are none.
 
     Returns:
-        `file`; `compiled`, whether it was made now; `seconds` that it took.
+        `folder`; `compiled`, the groups that were made now; `seconds` that it took.
 
     Raises:
         ModuleNotFoundError: numba is not installed; the message names the extra.
+        InvalidParameter: there is no such group.
         NoBackend: there are no kernels for this kind of machine, or the cache cannot be written to.
     """
+    known = tuple(library.GROUPS)
+    for group in groups:
+        if group not in known:
+            raise InvalidParameter(f"there are no kernels {group!r}; there are {', '.join(known)}")
     begin = time.perf_counter()
+
+    def done(group: str) -> None:
+        announce(f"  {group}: after {time.perf_counter() - begin:.0f} s")
+
     try:
-        if not library.object_file().exists():
+        missing = library.missing_groups([group for group in known if not groups or group in groups])
+        if missing:
             announce(
-                "compiling the numba backend's loops, once: half a minute to two minutes, longer on a busy machine"
+                f"compiling the numba backend's loops for {', '.join(missing)}, once: on two idle cores half a minute "
+                "at most, longer on a busy machine"
             )
-        path, made = library.build()
+        library.build(missing, done)
     except RuntimeError as error:
         raise NoBackend(f"the backend 'numba' cannot be made ready: {error}") from None
-    return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
+    return {
+        "folder": str(library.cache_folder()), "compiled": missing, "seconds": round(time.perf_counter() - begin, 1)
+    }  # fmt: skip
 
 
 def warmup_cuda(announce: Callable[[str], None]) -> dict[str, object]:

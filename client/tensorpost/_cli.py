@@ -6,7 +6,6 @@ and what to change; 2 the command line itself was wrong, an option's value inclu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,10 +22,6 @@ from ._command_options import (
     Uds,
     Url,
     client_of,
-)
-from ._files import (
-    check_destination,
-    destination,
 )
 from ._keys_commands import keys
 from ._operator_commands import onnx, resample, run, tile, validate
@@ -233,34 +228,16 @@ def doctor(*, as_json: AsJson = False) -> None:
     print_table(("backend", "found", "version", "device, or why not"), table)
 
 
-@app.command(name="probe-directml", epilog="Example: tensorpost probe-directml --output directml-answers.json")
-def probe_directml(
-    *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="JSON file to write. - for standard output.")
-    ] = "-",
-    device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
-) -> None:
-    """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
-    check_destination(output)
-    document: Mapping[str, Any] = server_commands().probe_directml(device)
-    with destination(output) as file:
-        file.write(json.dumps(document, indent=2).encode() + b"\n")
-    answers: Sequence[Mapping[str, object]] = document["answers"]
-    states = [answer["state"] for answer in answers]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "failed"))
-    others = [str(answer["number"]) for answer in answers if answer["agrees"] is False]
-    typer.echo(f"DirectML {document['directml_library'] or 'of the system'}: {counts}", err=True)
-    if others:
-        typer.echo(f"not as tensorpost has it: {', '.join(others)}", err=True)
-
-
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
 def warmup(
     *,
     cuda: Annotated[
         bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOOPS", help="Only these: expressions, copies, resampling, reductions. May be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
@@ -269,14 +246,14 @@ def warmup(
     def announce(what: str) -> None:
         typer.echo(what, err=True)
 
-    row: Mapping[str, object] = commands.warmup_cuda(announce) if cuda else commands.warmup(announce)
+    row: Mapping[str, object] = commands.warmup_cuda(announce) if cuda else commands.warmup(announce, only or ())
     if as_json:
         print_json(row)
     elif cuda:
         typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
     else:
         made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-        typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
+        typer.echo(f"the numba backend is ready: {made}, in {row['folder']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")
@@ -349,7 +326,10 @@ def _device_or_reason(row: Mapping[str, Any]) -> str:
         return str(row["reason"])
     memory, folder = row["gauges"].get("device_memory_bytes"), row["folder"]
     device = row["device"] if memory is None else f"{row['device']}, {gib(memory)}"
-    return device if folder is None else f"{device}; compiled code in {folder}"
+    missing = (
+        f", but not for {', '.join(row['not_compiled'])}: `tensorpost warmup` adds it" if row["not_compiled"] else ""
+    )
+    return device if folder is None else f"{device}; compiled code in {folder}{missing}"
 
 
 def _in_use(device: Mapping[str, Any]) -> str:

@@ -26,8 +26,8 @@ from tensorpost._cli import app
 from tensorpost._terminal import print_table
 
 COMMANDS = [
-    "serve", "tile", "resample", "run", "onnx", "operators", "validate", "devices", "doctor", "probe-directml",
-    "warmup", "healthcheck", "bench", "config",
+    "serve", "tile", "resample", "run", "onnx", "operators", "validate", "devices", "doctor", "warmup",
+    "healthcheck", "bench", "config",
 ]  # fmt: skip
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -16,7 +16,7 @@ from tensorpost.onnx.package import since_version
 from tensorpost.onnx.schemas import NEWEST_OPSET, is_own
 from tensorpost_server.backends.cuda import launch_plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
-from tensorpost_server.backends.numba_ import NumbaBackend
+from tensorpost_server.backends.numba_ import NumbaBackend, library
 from tensorpost_server.forms import whole_box
 from tensorpost_server.http.documents.conformance import Conformance, Way
 from tensorpost_server.planning import Plan, make_plan
@@ -31,7 +31,7 @@ def _no_kernel(address: int) -> None:
 @cache
 def _numba() -> NumbaBackend:
     """It decides without kernels; whether they are compiled on this machine makes no difference."""
-    return NumbaBackend(kernels=defaultdict(lambda: _no_kernel))
+    return NumbaBackend(kernels={name: _no_kernel for names in library.GROUPS.values() for name in names})
 
 
 def _by_numpy(plan: Plan) -> Way:

@@ -2,7 +2,7 @@
 
 plan -> `operators` (its descriptor, or why there is none) -> `c_structs` (the descriptor's C struct) -> `operators`
 (compiled once, then kept) -> `queue` (uploaded, bound, dispatched, read back). COM objects are called by `com`, through
-the tables that `d3d12` lists. `probes` asks DirectML what its documents leave open.
+the tables that `d3d12` lists.
 """
 
 from .backend import DirectmlBackend

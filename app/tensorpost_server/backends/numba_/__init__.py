@@ -162,6 +162,8 @@ class NumbaBackend(HostBackend):
         empty = all(0 in layout.sizes for layout in outputs)
         made = "there is nothing to compute" if empty else _planner_for(form, names[0], names[1])
         planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)
+        if planner is not None and library.GROUPS[planner.group][0] not in self.kernels:
+            planner, reason = None, f"the loops for {planner.group} are not compiled: run `tensorpost warmup`"
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
         return _Recipe(plan, planner, reason, tuple(sources), tuple(targets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class CopyPlanner:
         fill: the fill value as an array of one element; None if every element is copied.
     """
 
+    group: ClassVar[str] = "copies"
     kernels: Kernels
     form: Copies
     fill: Any
@@ -80,6 +81,7 @@ class GatherPlanner:
         maps: one per dimension; None copies that axis.
     """
 
+    group: ClassVar[str] = "copies"
     kernels: Kernels
     maps: tuple[AxisMap | None, ...]
 

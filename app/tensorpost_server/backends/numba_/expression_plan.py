@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -182,6 +183,7 @@ class ExpressionPlanner:
         instructions: what is computed.
     """
 
+    group: ClassVar[str] = "expressions"
     kernels: Kernels
     instructions: Instructions
 

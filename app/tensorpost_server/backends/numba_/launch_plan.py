@@ -10,7 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +153,13 @@ class LaunchPlan:
 
 
 class Planner(Protocol):
-    """Makes the launch plans of a form."""
+    """Makes the launch plans of a form.
+
+    Attributes:
+        group: the kernels that it uses, by their name in `library.GROUPS`.
+    """
+
+    group: ClassVar[str]
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
         """The calls for a box of an output that begins where `target` does."""

@@ -1,10 +1,11 @@
-"""The compiled kernels as one file of object code: made by `tensorpost warmup`, loaded when the backend opens.
+"""The compiled kernels as files of object code: made by `tensorpost warmup`, loaded when the backend opens.
 
 numba compiles the loops once, for a level of CPU rather than for this very one, and what comes out is kept as plain
-object code. Loading it takes llvmlite and a few milliseconds. So a server never compiles and never imports numba, the
-file may come from a build on another machine, and it may lie on a read-only disk.
+object code, one file per group of kernels. Loading them takes llvmlite and a few milliseconds. So a server never
+compiles and never imports numba, the files may come from a build on another machine, and may lie on a read-only disk.
+NumPy computes what needs the kernels of a group that is not compiled.
 
-The file holds machine code, which is run: whoever can write to its folder can run code as the server's user.
+The files hold machine code, which is run: whoever can write to their folder can run code as the server's user.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import importlib
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,14 +28,21 @@ from typing import Any
 
 from tensorpost.extras import install_command
 
+from ...machine import cores
 from ..base import CannotOpen
 
-__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
+__all__ = [
+    "GROUPS", "NotCompiled", "Target", "build", "cache_folder", "load", "missing_groups", "object_file", "target",
+    "write_object_code",
+]  # fmt: skip
 
-NAMES = (
-    "runs", "transpose", "gather", "columns_first", "rows_first", "expression",
-    "sum_f32", "sum_f16", "sum_u32", "largest_f32", "largest_f16", "largest_u8",
-)  # fmt: skip
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "expressions": ("expression",),
+    "copies": ("runs", "transpose", "gather"),
+    "resampling": ("columns_first", "rows_first"),
+    "reductions": ("sum_f32", "sum_f16", "sum_u32", "largest_f32", "largest_f16", "largest_u8"),
+}
+"""The kernels, by what is compiled together: the group that takes longest first."""
 WIDE = ("expression",)  # what computes much for each byte that it moves
 SYMBOL, WIDE_NAME = "tensorpost_{}", "{}_wide"
 _HERE = Path(__file__).parent
@@ -120,8 +130,8 @@ def cache_folder() -> Path:
     return base / "tensorpost"
 
 
-def object_file() -> Path:
-    """The file for this version of the kernels, of numba and llvmlite, and this kind of machine.
+def object_file(group: str) -> Path:
+    """The file of a group for this version of the kernels, of numba and llvmlite, and this kind of machine.
 
     Raises:
         ImportError: numba or llvmlite is not installed.
@@ -133,25 +143,59 @@ def object_file() -> Path:
         key.update(part.encode() + b"\0")
     for source in (_HERE / "library.py", *sorted((_HERE / "kernels").glob("*.py"))):
         key.update(source.read_bytes())
-    return cache_folder() / f"kernels-{goal.cpu}-{key.hexdigest()[:16]}.bin"
+    return cache_folder() / f"kernels-{group}-{goal.cpu}-{key.hexdigest()[:16]}.bin"
 
 
-def build() -> tuple[Path, bool]:
-    """Compile the kernels into the cache, unless they are there.
+def missing_groups(groups: Sequence[str] = tuple(GROUPS)) -> list[str]:
+    """The groups, of these, that are not in the cache.
 
-    Takes half a minute to two. Meant for a process of its own: numba then compiles for `target()`, whatever this
-    CPU has.
+    Raises:
+        ImportError: numba or llvmlite is not installed.
+        CannotOpen: the cache cannot be read, or no kernels are made for this kind of machine.
+    """
+    return [group for group in groups if _read(object_file(group)) is None]
 
-    Returns:
-        The file, and whether it was made now.
+
+def build(groups: Sequence[str], announce: Callable[[str], None]) -> None:
+    """Compile groups of kernels into the cache, as many at a time as there are cores, each in a process of its own.
+
+    numba compiles for `target()` then, whatever this CPU has. A group takes 5 to 25 seconds of a core and 600 MB.
+
+    Args:
+        groups: what is compiled.
+        announce: called with the name of each group that is done, from several threads.
 
     Raises:
         ImportError: numba is not installed.
         CannotOpen: no kernels are made for this kind of machine, or they cannot be kept in the cache folder.
     """
-    path = object_file()
-    if _read(path) is not None:
-        return path, False
+
+    def compile_one(group: str) -> None:
+        _keep(object_file(group), _object_code(group))
+        announce(group)
+
+    with ThreadPoolExecutor(max(1, min(cores(), len(groups)))) as pool:
+        for done in [pool.submit(compile_one, group) for group in groups]:
+            done.result()
+
+
+def _object_code(group: str) -> bytes:
+    """What `write_object_code` writes, in a process of its own."""
+    code = f"from {__name__} import write_object_code; write_object_code({group!r})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)  # noqa: S603 # this interpreter, our words
+    if ran.returncode or not ran.stdout:
+        said = ran.stderr.decode(errors="replace")
+        error = [*re.findall(r"^[\w.]+: .*", said, re.MULTILINE), said.strip()[-200:] or "it wrote nothing"][0]
+        raise CannotOpen(f"the compilation of {group} ended with status {ran.returncode}: {error}")
+    return ran.stdout
+
+
+def write_object_code(group: str) -> None:
+    """Write a group's object code to standard output, in a process that has not used numba yet."""
+    sys.stdout.buffer.write(_compile(group, target()))
+
+
+def _keep(path: Path, code: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
@@ -159,7 +203,6 @@ def build() -> tuple[Path, bool]:
         raise _not_kept(path.parent, error) from None
     try:
         os.close(handle)
-        code = _compile(target())
         try:
             Path(temporary).write_bytes(hashlib.sha256(code).digest() + code)
             Path(temporary).chmod(0o644)  # every user may run it
@@ -169,7 +212,6 @@ def build() -> tuple[Path, bool]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return path, True
 
 
 def _not_kept(folder: Path, error: OSError) -> CannotOpen:
@@ -178,13 +220,14 @@ def _not_kept(folder: Path, error: OSError) -> CannotOpen:
     )
 
 
-def _compile(goal: Target) -> bytes:
-    """The object code of all kernels.
+def _compile(group: str, goal: Target) -> bytes:
+    """The object code of a group's kernels.
 
     Raises:
         CannotOpen: numba has already compiled something in this process, for another CPU.
     """
     numba, llvm = _module("numba"), _module("llvmlite.binding")
+    names, wide = GROUPS[group], [WIDE_NAME.format(name) for name in GROUPS[group] if name in WIDE and goal.wide]
     config = numba.config
     before = config.CPU_NAME, config.CPU_FEATURES, config.OPT
     # numba would optimise every function by itself, and those inside others again with each of these; once together
@@ -197,7 +240,7 @@ def _compile(goal: Target) -> bytes:
         kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
         signature = numba.types.void(numba.types.CPointer(numba.types.int64))
         whole: Any = None
-        for name in NAMES:
+        for name in names:
             compiled = numba.cfunc(signature, error_model="numpy", forceinline=True)(kernels[name])
             code = compiled.inspect_llvm().replace(compiled.native_name, SYMBOL.format(name))
             for text in (code, _for_wide_vectors(code, goal)) if name in WIDE else (code,):
@@ -211,7 +254,7 @@ def _compile(goal: Target) -> bytes:
     machine = llvm.Target.from_triple(whole.triple).create_target_machine(
         cpu=goal.cpu, features="", opt=3, reloc="pic", codemodel="small", jit=True
     )
-    symbols = {SYMBOL.format(name) for name in (*NAMES, *[WIDE_NAME.format(name) for name in WIDE if goal.wide])}
+    symbols = {SYMBOL.format(name) for name in (*names, *wide)}
     for function in whole.functions:
         if not function.is_declaration and function.name not in symbols:
             function.linkage = "internal"
@@ -257,38 +300,42 @@ def _read(path: Path) -> bytes | None:
     return code if hashlib.sha256(code).digest() == digest else None
 
 
-def _not_compiled(path: Path) -> str:
-    return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
+def _not_compiled(folder: Path) -> str:
+    return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {folder})"
 
 
 CompiledKernel = Callable[[int], None]
 
 
 def load() -> Mapping[str, CompiledKernel]:
-    """The kernels, each a function of the address of its parameters that lets go of the interpreter lock.
+    """The kernels that are compiled: functions of the address of their parameters that let go of the interpreter lock.
 
     Raises:
         ImportError: numba or llvmlite is not installed.
-        NotCompiled: they are not in the cache.
+        NotCompiled: none is in the cache.
         CannotOpen: the cache cannot be read, this CPU cannot run them, or no kernels are made for such machines.
     """
-    path = object_file()
-    loaded = _LOADED.get(path)
-    if loaded is None:
-        loaded = _LOADED[path] = _load(path)
-    return loaded
+    kernels: dict[str, CompiledKernel] = {}
+    for group in GROUPS:
+        path = object_file(group)
+        if path not in _LOADED:
+            code = _read(path)
+            if code is None:
+                continue
+            _LOADED[path] = _load(group, code)
+        kernels |= _LOADED[path]
+    if not kernels:
+        raise NotCompiled(_not_compiled(cache_folder()))
+    return kernels
 
 
-def _load(path: Path) -> Mapping[str, CompiledKernel]:
+def _load(group: str, code: bytes) -> Mapping[str, CompiledKernel]:
     llvm = _module("llvmlite.binding")
     goal = target()
     has = llvm.get_host_cpu_features()
     missing = [feature for feature in goal.needs if not has.get(feature)]
     if missing:
         raise CannotOpen(f"this CPU has no {', '.join(missing)}, which {goal.cpu} code needs")
-    code = _read(path)
-    if code is None:
-        raise NotCompiled(_not_compiled(path))
     for part in ("target", "asmprinter"):
         getattr(llvm, f"initialize_native_{part}")()
     empty = llvm.parse_assembly("")
@@ -299,7 +346,7 @@ def _load(path: Path) -> Mapping[str, CompiledKernel]:
     _KEPT.append(engine)  # its memory is the code
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     wide = goal.wide is not None and all(has.get(feature) for feature in goal.wide.needs)
-    symbols = {name: SYMBOL.format(WIDE_NAME.format(name) if wide and name in WIDE else name) for name in NAMES}
+    symbols = {name: SYMBOL.format(WIDE_NAME.format(name) if wide and name in WIDE else name) for name in GROUPS[group]}
     return {name: kind(engine.get_function_address(symbol)) for name, symbol in symbols.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...forms import Box, Lines
 from .launch_plan import Kernels, LaunchPlan, StridedBuffer, merged
@@ -45,6 +46,7 @@ class ReductionPlanner:
         flipped: bits of an element that are flipped before and after.
     """
 
+    group: ClassVar[str] = "reductions"
     kernels: Kernels
     form: Lines
     kernel: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class SumPlanner:
         order: the mapped dimensions in the order they are summed along; it depends on the maps alone.
     """
 
+    group: ClassVar[str] = "resampling"
     kernels: Kernels
     maps: tuple[AxisMap | None, ...]
     anchored: bool

@@ -1,18 +1,22 @@
-"""Twelve questions that documents leave open and a machine with DirectML can answer.
+"""Ask DirectML twelve questions that its documents leave open: `python -m tests.directml_device.probes`.
 
-Each probe states tensorpost's present choice, so that the answers show what has to change. The answers are one JSON
-document, which is kept as a test fixture.
+For a machine with DirectML, or `tools/directml probes`. Each probe states tensorpost's present choice, so that the
+answers show what has to change. The answers are one JSON document, with versions, adapter and driver; what is not as
+tensorpost has it is said on standard error.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +24,13 @@ import numpy as np
 from tensorpost import descriptors as dml
 from tensorpost.datatypes import TensorDataType, data_type
 from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, OperatorDesc
-
-from ..base import CannotOpen
-from .c_structs import OperatorStruct
-from .com import ComError
-from .d3d12 import BindingProperties
-from .device import Device, binding_properties
-from .directml_dll import Libraries, open_libraries
-from .operators import CompiledOperators, dispatch
+from tensorpost_server.backends import CannotOpen
+from tensorpost_server.backends.directml.c_structs import OperatorStruct
+from tensorpost_server.backends.directml.com import ComError
+from tensorpost_server.backends.directml.d3d12 import BindingProperties
+from tensorpost_server.backends.directml.device import Device, binding_properties
+from tensorpost_server.backends.directml.directml_dll import Libraries, open_libraries
+from tensorpost_server.backends.directml.operators import CompiledOperators, dispatch
 
 __all__ = ["PROBES", "Probe", "compute", "run_probes"]
 
@@ -77,7 +80,7 @@ def run_probes(index: int = 0, libraries: Libraries | None = None) -> dict[str, 
         raise CannotOpen(f"adapter {index} cannot be opened for DirectML: {error}") from error
     with closing(device):
         return {
-            "format": "tensorpost probe-directml 2",
+            "format": "tensorpost directml probes 2",
             "asked_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "system": {
                 "platform": platform.platform(), "machine": platform.machine(), "python": platform.python_version()
@@ -361,3 +364,30 @@ PROBES: tuple[Probe, ...] = (
     ),
 )  # fmt: skip
 """The probes, in the order of the open points."""
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.directml_device.probes", description=__doc__)
+    parser.add_argument("--output", type=Path, help="JSON file to write; by default standard output")
+    parser.add_argument("--device", type=int, default=0, help="DXGI's index of the adapter")
+    options = parser.parse_args()
+    try:
+        document = run_probes(options.device)
+    except CannotOpen as error:
+        sys.exit(f"error: {error}")
+    text = json.dumps(document, indent=2) + "\n"
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        options.output.write_text(text, "utf-8")
+    states = [answer["state"] for answer in document["answers"]]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "failed"))
+    print(f"DirectML {document['directml_library'] or 'of the system'}: {counts}", file=sys.stderr)
+    others = [str(answer["number"]) for answer in document["answers"] if answer["agrees"] is False]
+    if others:
+        print(f"not as tensorpost has it: {', '.join(others)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
