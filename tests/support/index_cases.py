@@ -105,7 +105,7 @@ def indices(random: np.random.Generator, count: int, dtype: np.dtype[Any], lengt
     low, high = int(limits.min), int(limits.max)
     odd = [*_INTEGERS, length - 1, length, length + 1, -length, -length - 1, low, high, low + 1, high - 1]
     odd = [number for number in odd if low <= number <= high]
-    inside = range(0 if low == 0 else -length, length)
+    inside = range(0 if low == 0 else max(-length, low), min(length, high + 1))
     return np.array(
         [
             odd[random.integers(len(odd))] if random.random() < share else inside[random.integers(len(inside))]
