@@ -144,7 +144,8 @@ ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster 
 build/ray: requirements/server.txt  ## 600 MB
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
-	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis safetensors onnx
+	sed '/^ /d; s/ \\$$//' requirements/server.txt > $@/constraints.txt  # with hashes in it, pip asks for those of everything
+	$@/bin/pip install --quiet --constraint $@/constraints.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis safetensors onnx
 	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
