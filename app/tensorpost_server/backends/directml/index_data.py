@@ -25,7 +25,7 @@ __all__ = ["limited"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _IndexSlot:
     """Where the indices of an operator are.
 
     Attributes:
@@ -66,18 +66,18 @@ def _batch_of_regions(desc: Any) -> tuple[int | None, ...]:
     return (desc.input_tensor.sizes[0], None, None, None, None)
 
 
-_RULES: dict[type[OperatorDesc], _Rule] = {
-    dml.GatherOperatorDesc: _Rule("indices", _along_axis),
-    dml.GatherElementsOperatorDesc: _Rule("indices", _along_axis),
-    dml.GatherNdOperatorDesc: _Rule("indices", _coordinates),
-    dml.GatherNd1OperatorDesc: _Rule("indices", _coordinates),
-    dml.RoiPoolingOperatorDesc: _Rule("roi", _batch_of_regions),
-    dml.RoiAlignOperatorDesc: _Rule("batch_indices", _batch),
-    dml.RoiAlign1OperatorDesc: _Rule("batch_indices", _batch),
-    dml.ScatterElementsOperatorDesc: _Rule("indices", _along_axis, writes=True),
-    dml.ScatterNdOperatorDesc: _Rule("indices", _coordinates, writes=True),
-    dml.MaxUnpoolingOperatorDesc: _Rule("indices", _whole_output, writes=True),
-    dml.RoiAlignGradOperatorDesc: _Rule("batch_indices", _gradient_batch, writes=True),
+_INDEX_SLOTS: dict[type[OperatorDesc], _IndexSlot] = {
+    dml.GatherOperatorDesc: _IndexSlot("indices", _along_axis),
+    dml.GatherElementsOperatorDesc: _IndexSlot("indices", _along_axis),
+    dml.GatherNdOperatorDesc: _IndexSlot("indices", _coordinates),
+    dml.GatherNd1OperatorDesc: _IndexSlot("indices", _coordinates),
+    dml.RoiPoolingOperatorDesc: _IndexSlot("roi", _batch_of_regions),
+    dml.RoiAlignOperatorDesc: _IndexSlot("batch_indices", _batch),
+    dml.RoiAlign1OperatorDesc: _IndexSlot("batch_indices", _batch),
+    dml.ScatterElementsOperatorDesc: _IndexSlot("indices", _along_axis, writes=True),
+    dml.ScatterNdOperatorDesc: _IndexSlot("indices", _coordinates, writes=True),
+    dml.MaxUnpoolingOperatorDesc: _IndexSlot("indices", _whole_output, writes=True),
+    dml.RoiAlignGradOperatorDesc: _IndexSlot("batch_indices", _gradient_batch, writes=True),
 }
 """ONE_HOT, REVERSE_SUBSEQUENCES, recurrent networks and attention compare their indices and lengths, or take them
 modulo a size: vectors with such ones outside get the same answers of DirectML as of other backends."""
@@ -93,7 +93,7 @@ def limited(desc: OperatorDesc, inputs: Sequence[memoryview]) -> Sequence[memory
     Raises:
         InvalidDescriptor: an index is outside, and elements are written; the code is `index-out-of-bounds`.
     """
-    rule = _RULES.get(type(desc))
+    rule = _INDEX_SLOTS.get(type(desc))
     if rule is None:
         return inputs
     place = next(at for at, slot in enumerate(desc.inputs) if slot.name == rule.slot)
