@@ -75,6 +75,7 @@ size: .venv/.dev  ## operators, lines, files, and the calls that a first small r
 gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
 	$(RUN)tensorpost doctor
 	$(RUN)python -m pytest -n $(JOBS) tests/backends/cuda tests/conformance -k cuda
+	$(RUN)python -m benchmarks.gpu_indices --seconds 120
 	$(RUN)python -m benchmarks.gpu --json build/gpu.json
 	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
 
