@@ -6,6 +6,7 @@ system: inputs end, and begin, at pages that nobody may touch.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -320,6 +321,24 @@ def test_an_index_outside_is_an_answer_over_http_and_in_onnx_a_named_refusal() -
     assert np.frombuffer(answer.content[-8:], np.float32).tolist() == [3, 1]
     problem = assert_problem(refused, 422, "invalid-descriptor")
     assert problem["violations"][0]["code"] == "index-out-of-bounds"
+
+
+def test_a_region_on_the_last_elements_of_a_long_axis_is_an_answer_over_http() -> None:
+    """Less than a kilobyte of request: the image is one element in memory."""
+    width = 2**23 + 2
+    rois = np.array([[width - 3, 0, width + 1, 1], [width - 2, 0, width, 1]], np.float32)
+    tensors = {
+        "input": ("U8", [4], np.ones(1, np.float32).tobytes()), "roi": ("F32", [2, 4], rois.tobytes()),
+        "batch_indices": ("U32", [2], bytes(8)),
+    }  # fmt: skip
+    operation = {"type": "ROI_ALIGN1", "desc": regions_on(width, "NEAREST_NEIGHBOR", "AVERAGE")}
+    body = frame_bytes(tensors, {"op": json.dumps(operation)})
+    assert len(body) < 1024
+    with http_app() as client:
+        answer = client.post("/v1/operators/roi_align1?backend=numpy", body, FRAME)
+
+    assert answer.status_code == 200, answer.content
+    assert np.frombuffer(answer.content[-16:], np.float32).tolist() == [1, 1, 1, 1]
 
 
 def test_onnx_refuses_before_it_computes() -> None:
