@@ -79,6 +79,7 @@ size: .venv/.dev  ## lines by folder, layers and circles of imports, and the cal
 gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
 	$(RUN)tensorpost doctor
 	$(RUN)python -m pytest -n $(JOBS) tests/backends/cuda tests/conformance -k cuda
+	$(RUN)python -m benchmarks.gpu_indices --seconds 120
 	$(RUN)python -m benchmarks.gpu --json build/gpu.json
 	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
 
@@ -148,7 +149,8 @@ ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster 
 build/ray: requirements/server.txt  ## 600 MB
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
-	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis safetensors onnx
+	sed '/^ /d; s/ \\$$//' requirements/server.txt > $@/constraints.txt  # with hashes in it, pip asks for those of everything
+	$@/bin/pip install --quiet --constraint $@/constraints.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis safetensors onnx
 	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas

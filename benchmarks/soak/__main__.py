@@ -18,6 +18,7 @@ from .grpc_fuzz import grpc_attacks
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
+from .operator_fuzz import operator_fuzz
 from .overload import overload
 from .parsers import parsers
 from .suites import access_suites, attack_suites
@@ -30,6 +31,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "lifecycle": (40, lifecycle),
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),
+    "operator fuzz": (50, operator_fuzz),
     "limits": (30, limits),
     "access": (30, access_suites),
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-from benchmarks.soak import attacks, lifecycle, mixed
+from benchmarks.soak import attacks, lifecycle, mixed, operator_fuzz
 from benchmarks.soak.finding import Finding, Latency, settled
-from tests.support.http_app import serving
+from tests.conformance.wire import requests
+from tests.support.http_app import request_bytes, serving
+from tests.support.vectors import cases_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the soak reads /proc")
 
@@ -58,3 +60,29 @@ def test_latencies_are_judged_against_those_alone() -> None:
     assert Latency([0.049] * 100, [0.0119] * 100).holds_beside(alone)
     assert not Latency([0.051] * 100, [0.004] * 100).holds_beside(alone)
     assert not Latency([0.001] * 100, [0.0121] * 100).holds_beside(alone)
+
+
+def test_operators_with_hostile_data_are_answered_or_refused() -> None:
+    with serving() as server:
+        outcomes, wrong = operator_fuzz.some(server.port, 120, 0)
+        assert not settled(server.port)
+
+    assert wrong == []
+    assert outcomes["compared"] > 0
+    assert outcomes["200"] + outcomes["422"] + outcomes["400"] + outcomes["413"] == 120, outcomes
+
+
+def test_another_byte_and_a_fault_of_the_server_are_seen() -> None:
+    case = cases_of("GATHER")[0]
+    (request,) = requests(case, "frame")
+    with serving() as server:
+        answer = server.ask(request_bytes("POST", request.path, request.body, request.headers))
+    media_type, other = answer.headers["content-type"], answer.body[:-1] + bytes([answer.body[-1] ^ 1])
+
+    assert operator_fuzz.different(case, request, media_type, answer.body) == ""
+    assert "wrong" in operator_fuzz.different(case, request, media_type, other)
+    problem = {"content-type": "application/problem+json"}
+    assert operator_fuzz.wrong_with(500, problem, b'{"detail": "an unexpected error, see the log"}')
+    assert not operator_fuzz.wrong_with(503, problem, b'{"detail": "no memory is left, try again later"}')
+    assert operator_fuzz.wrong_with(422, problem, b'{"detail": ""}')
+    assert operator_fuzz.wrong_with(502, {"content-type": "text/html"}, b"<html>")

@@ -174,6 +174,9 @@ def check_explained(backend: Backend, case: Case, slice_bytes: int, *, at_once: 
         answer = b"" if refused else answer_of(backend, case, slice_bytes, at_once=at_once)
     except NoBackend as error:
         refused, answer = str(error), b""
+    except InvalidDescriptor as error:
+        assert {violation.code for violation in error.violations} == {"index-out-of-bounds"}, error  # noqa: PT017 # whose violations are looked at
+        return
     if refused:
         assert WINE, refused
         assert "0x80004005" in refused, refused  # E_FAIL of the compilation, remembered from then on

@@ -60,7 +60,8 @@ class Sampling:
         at = (index * step + offset).astype(np.float32)
         inside = ((at >= lowest) if self.corners else (at > lowest)) & (at <= highest)
         before, cell, at = at[inside] < 0, index[inside] // count - span[0], np.clip(at[inside], 0, self.size - 1)
-        left = np.floor(at + 0.5 * self.nearest).astype(int)
+        # Limited once more as integers: beyond 2^23 float32 rounds the last element's place to the one behind it.
+        left = np.minimum(np.floor(at + 0.5 * self.nearest).astype(int), self.size - 1)
         right = left if self.nearest else np.where(before, left, np.minimum(left + 1, self.size - 1))
         weight = np.zeros(len(at)) if self.nearest else at - left
         return Samples(count, cell, left, right, weight, steps, self.size - self.corners)

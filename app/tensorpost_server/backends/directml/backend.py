@@ -17,6 +17,7 @@ from .com import ComError
 from .device import Device, adapters
 from .device_buffers import Buffer
 from .directml_dll import Libraries, open_libraries
+from .index_data import limited
 from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, dispatch
 
 __all__ = ["DirectmlBackend", "DirectmlRun"]
@@ -112,6 +113,7 @@ class DirectmlBackend(HostBackend):
         """Copy the inputs to the device and submit the operator; it may still be under way when this returns.
 
         Raises:
+            InvalidDescriptor: an index is outside of its axis, and the operator writes elements; see `index_data.py`.
             NoBackend: DirectML does not take the descriptor; `refusal_reason` says so for `REFUSED_SECONDS`.
             OutOfDeviceMemory: the device has no memory for it now.
             DeviceLost: the device was removed.
@@ -123,6 +125,7 @@ class DirectmlBackend(HostBackend):
         desc = self._descriptors.get(plan.operation)
         if isinstance(desc, str):
             raise ValueError(f"directml refuses this plan: {desc}")
+        inputs = limited(desc, inputs)
         with self.errors():
             try:
                 operator = self._operators.get(desc)
