@@ -200,19 +200,17 @@ class WorkerThreads:
 
     def pause(self) -> None:
         """See `Turns.pause`; called by a call that these threads run, elsewhere without effect."""
-        call = self._current.call
+        call, turn_begins = self._current.call, None
         if call is None or call.calls is None:
             return
         with self._lock:
-            if call.place is _Place.HELD and not (self._urgent or self._queue.has_others(call.calls)):
-                call.since = time.monotonic()
-                return
-            if self._stopping:
+            alone = not (self._urgent or self._queue.has_others(call.calls))
+            if self._stopping or (alone and call.place is _Place.HELD):
                 self._take_place(call)
-            elif not self._waits_for_turn(call, call.calls):
-                return
-        if call.turn_begins is not None:
-            call.turn_begins.wait()
+            elif self._waits_for_turn(call, call.calls):
+                turn_begins = call.turn_begins
+        if turn_begins is not None:
+            turn_begins.wait()
             call.turn_begins = None
         if self._stopping:
             raise Abandoned
