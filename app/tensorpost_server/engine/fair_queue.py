@@ -158,7 +158,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def charge(self, flow: Flow[T], cost: float) -> None:
-        """Add what an item that was taken from the flow has cost beyond what it was added with."""
+        """Add what an item that was taken from the flow has cost beyond what it was added with; negative if less."""
         flow.start += cost
         flow.caller.start += cost
 

@@ -26,7 +26,7 @@ __all__ = ["Calls", "WorkerThreads"]
 
 T = TypeVar("T")
 
-OVERDUE_SECONDS = 2 * TURN_SECONDS
+OVERDUE_SECONDS = TURN_SECONDS
 """How long a call that does not pause keeps its place while others wait."""
 
 MOST_OVERDUE = 16
@@ -45,10 +45,10 @@ class _Place(enum.Enum):
 class _QueuedCall:
     """A call that waits for a thread, runs on one, or waits for its next turn there."""
 
-    __slots__ = ("args", "call", "calls", "future", "place", "since", "turn_begins")
+    __slots__ = ("args", "call", "calls", "cost", "future", "place", "since", "turn_begins")
 
-    def __init__(self, calls: Calls | None, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.calls, self.call, self.args = calls, call, args
+    def __init__(self, calls: Calls | None, cost: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.calls, self.cost, self.call, self.args = calls, cost, call, args
         self.future: Future[Any] = Future()
         self.place = _Place.HELD
         self.since = 0.0  # it has the place, by `time.monotonic`
@@ -88,12 +88,16 @@ class WorkerThreads:
             for a slice to end, and the operating system shares the processors.
         lower_priority: whether the others have a lower priority than the thread that starts them (Linux).
         turns: whether calls lose their place to others that wait; no more than `count` calls run at any time otherwise.
+
+    Attributes:
+        wanted: see `Turns.wanted`.
     """
 
     def __init__(
         self, count: int, name: str, *, extra_small: bool, lower_priority: bool, turns: bool = False
     ) -> None:
         self._count, self._name = count, name
+        self.wanted = False
         self._lower_priority = lower_priority
         self._has_extra, self._turns = extra_small, turns
         self._queue: FairQueue[_QueuedCall] = FairQueue()
@@ -152,9 +156,9 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _QueuedCall(calls, call, args)
+        waiting = _QueuedCall(calls, min(cost, TURN_SECONDS), call, args)
         with self._lock:
-            self._queue.add(calls, min(cost, TURN_SECONDS), waiting)
+            self._queue.add(calls, waiting.cost, waiting)
             if calls.small and self._has_extra and not self._stopping:
                 if self._extra is None:
                     self._extra = self._start(self._run_small, "small")
@@ -172,7 +176,7 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _QueuedCall(None, call, args)
+        waiting = _QueuedCall(None, 0.0, call, args)
         with self._lock:
             self._urgent.append(waiting)
             self._wake_one()
@@ -200,7 +204,7 @@ class WorkerThreads:
 
     def pause(self) -> None:
         """See `Turns.pause`; called by a call that these threads run, elsewhere without effect."""
-        call, turn_begins = self._current.call, None
+        self.wanted, call, turn_begins = False, self._current.call, None
         if call is None or call.calls is None:
             return
         with self._lock:
@@ -248,6 +252,7 @@ class WorkerThreads:
         call.place, call.turn_begins = _Place.GIVEN, threading.Event()
         if handed is not None:
             self._urgent.appendleft(handed)
+            self.wanted = self._queue.has_any(_is_short)
         self._wake_one()
         return True
 
@@ -262,10 +267,10 @@ class WorkerThreads:
         call.place, call.since = _Place.HELD, time.monotonic()
 
     def _charge(self, call: _QueuedCall) -> None:
-        """Count the time beyond a turn that a call has computed. The caller holds the lock."""
-        longer = time.monotonic() - call.since - TURN_SECONDS
-        if longer > 0 and call.calls is not None and call.place is not _Place.GIVEN:
-            self._queue.charge(call.calls, longer)
+        """Count the time that a call has computed instead of its estimate. The caller holds the lock."""
+        if call.calls is not None and call.place is not _Place.GIVEN:
+            self._queue.charge(call.calls, time.monotonic() - call.since - call.cost)
+        call.cost = TURN_SECONDS  # if it is to go on
 
     def _begin_turn(self, call: _QueuedCall) -> bool:
         """Let a call that waits for its turn go on; False if it has not begun yet. The caller holds the lock."""
@@ -277,7 +282,7 @@ class WorkerThreads:
 
     def _may_begin(self, flow: Calls) -> bool:
         """Whether the next call of a flow may be taken now: it has begun, is short, or may become overdue as well."""
-        if flow.begun or flow.small or flow.cost < TURN_SECONDS:
+        if flow.begun or _is_short(flow):
             return True
         own = sum([each.calls is not None and each.calls.caller is flow.caller for each in self._overdue])
         return own < self._count and len(self._threads) < MOST_THREADS
@@ -317,6 +322,7 @@ class WorkerThreads:
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
         if len(self._running) >= self._count:
+            self.wanted = True
             if self._watcher_idle:
                 self._watcher_idle = False
                 self._one_waits_long.notify()
@@ -377,6 +383,10 @@ class WorkerThreads:
             call.run()
             self._extra_running = None
             del call
+
+
+def _is_short(flow: Calls) -> bool:
+    return flow.small or flow.cost < TURN_SECONDS
 
 
 def _is_small(flow: Calls) -> bool:

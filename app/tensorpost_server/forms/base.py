@@ -149,7 +149,13 @@ TURN_SECONDS = 0.05
 
 
 class Turns(Protocol):
-    """The threads that computations take turns on."""
+    """The threads that computations take turns on.
+
+    Attributes:
+        wanted: whether a call waits that may be shorter than the rest of a turn, so that `pause` should be called now.
+    """
+
+    wanted: bool
 
     def pause(self) -> None:
         """Return when it is the turn of this thread's computation again; at once if nobody else waits.
@@ -250,7 +256,7 @@ def go_on() -> None:
     turn = _CURRENT.turn
     if turn is not None:
         turn.raise_if_stopped()
-        if time.monotonic() >= turn.ends:
+        if time.monotonic() >= turn.ends or (turn.turns is not None and turn.turns.wanted):
             turn.end()
 
 
