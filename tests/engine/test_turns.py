@@ -75,7 +75,9 @@ def test_two_long_ones_share_the_only_thread(threads: WorkerThreads):
             go_on()
 
     flows = [threads.open(name) for name in "ab"]
-    running = [threads.submit(flow, LONG, in_turns, threads, count, name) for flow, name in zip(flows, "ab", strict=True)]
+    running = [
+        threads.submit(flow, LONG, in_turns, threads, count, name) for flow, name in zip(flows, "ab", strict=True)
+    ]
     for each in running:
         each.result(PATIENCE)
 

@@ -93,9 +93,7 @@ class WorkerThreads:
         wanted: see `Turns.wanted`.
     """
 
-    def __init__(
-        self, count: int, name: str, *, extra_small: bool, lower_priority: bool, turns: bool = False
-    ) -> None:
+    def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool, turns: bool = False) -> None:
         self._count, self._name = count, name
         self.wanted = False
         self._lower_priority = lower_priority

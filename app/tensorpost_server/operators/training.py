@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Array, Pointwise
-from ..forms.base import go_on
+from ..forms.base import blocks, go_on, whole_box
+from ..forms.in_blocks import BLOCK, in_blocks
 from .product import activation_form, finish
 from .registry import form_of_class
 
@@ -40,13 +43,20 @@ def adam_form(desc: dml.AdamOptimizerOperatorDesc) -> Array:
 def _adam(
     xp: ModuleType, *tensors: Any, learning_rate: float, beta1: float, beta2: float, epsilon: float
 ) -> tuple[Any, ...]:
-    x, first, second, gradient, step = [tensor.astype("float64") for tensor in tensors]
-    step = step.reshape(())
+    *given, step = tensors
+    step = step.astype("float64").reshape(())
     rate = learning_rate * xp.where(step == 0, 1, xp.sqrt(1 - beta2**step) / (1 - beta1**step))
-    first = (beta1 * first + (1 - beta1) * gradient).astype("float32")
-    second = (beta2 * second + (1 - beta2) * gradient * gradient).astype("float32")
-    x -= rate * first / (xp.sqrt(second.astype("float64")) + epsilon)
-    return tuple([made.astype(tensors[0].dtype) for made in (x, first, second)])
+    made = tuple([xp.empty(given[0].shape, given[0].dtype) for _ in range(3)])
+    for part in blocks(whole_box(given[0].shape), BLOCK if xp is np else max(1, given[0].size)):
+        go_on()
+        where = tuple([slice(*span) for span in part])
+        x, first, second, gradient = [tensor[where].astype("float64") for tensor in given]
+        first = (beta1 * first + (1 - beta1) * gradient).astype("float32")
+        second = (beta2 * second + (1 - beta2) * gradient * gradient).astype("float32")
+        x -= rate * first / (xp.sqrt(second.astype("float64")) + epsilon)
+        for target, values in zip(made, (x, first, second), strict=True):
+            target[where] = values
+    return made
 
 
 @form_of_class(dml.BatchNormalizationTrainingOperatorDesc)
@@ -117,15 +127,22 @@ def _local_response_gradient(
     bias: float,
 ) -> Any:
     dtype, low, high = x.dtype, (local_size - 1) // 2, local_size // 2
-    x, gradient = x.astype("float64"), gradient.astype("float64")
-    squares = x * x
+    squares = in_blocks(xp, lambda x: xp.square(x.astype("float64")), xp.empty(x.shape, "float64"), x)
     for axis in axes:
         squares = _local_sum(xp, squares, axis, low, high)
-    spread = bias + alpha / local_size * squares
-    slopes = gradient * x * spread ** (-beta - 1)
+    spread = in_blocks(xp, lambda squares: bias + alpha / local_size * squares, squares, squares)
+
+    def slope(x: Any, gradient: Any, spread: Any) -> Any:
+        return gradient.astype("float64") * x.astype("float64") * spread ** (-beta - 1)
+
+    def changed(x: Any, gradient: Any, spread: Any, slopes: Any) -> Any:
+        x, gradient = x.astype("float64"), gradient.astype("float64")
+        return gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes
+
+    slopes = in_blocks(xp, slope, xp.empty(x.shape, "float64"), x, gradient, spread)
     for axis in axes:
         slopes = _local_sum(xp, slopes, axis, low, high)
-    return (gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes).astype(dtype)
+    return in_blocks(xp, changed, xp.empty(x.shape, dtype), x, gradient, spread, slopes)
 
 
 def _local_sum(xp: ModuleType, x: Any, axis: int, low: int, high: int) -> Any:
@@ -134,5 +151,6 @@ def _local_sum(xp: ModuleType, x: Any, axis: int, low: int, high: int) -> Any:
     made = xp.zeros(lines.shape, x.dtype)
     for offset in range(-min(low, size - 1), min(high, size - 1) + 1):
         go_on()
-        made[max(0, -offset) : size - max(0, offset)] += lines[max(0, offset) : size + min(0, offset)]
+        target = made[max(0, -offset) : size - max(0, offset)]
+        in_blocks(xp, xp.add, target, target, lines[max(0, offset) : size + min(0, offset)])
     return xp.moveaxis(made, 0, axis)
