@@ -78,17 +78,17 @@ def _mean_variance(
     scaled: bool,
     activation: Pointwise | None,
 ) -> None:
-    made = in_blocks(xp, lambda x: x.astype("float32", copy=False), xp.empty(x.shape, "float32"), x)
+    made = in_blocks(xp, xp.positive, xp.empty_like(x, dtype="float32"), x)
     if use_mean:
         in_blocks(xp, xp.subtract, made, made, xp.mean(made, axis=axes, keepdims=True))
     if epsilon is not None:
-        squares = in_blocks(xp, xp.square, xp.empty(x.shape, "float32"), made)
+        squares = in_blocks(xp, xp.square, xp.empty_like(made), made)
         spread = xp.sqrt(xp.mean(squares, axis=axes, keepdims=True) + made.dtype.type(epsilon))
         in_blocks(xp, xp.divide, made, made, spread)
     if scaled:
-        in_blocks(xp, lambda x, scale: (x * scale).astype("float32", copy=False), made, made, others[0])
+        in_blocks(xp, xp.multiply, made, made, others[0])
     if len(others) > scaled:
-        in_blocks(xp, lambda x, bias: (x + bias).astype("float32", copy=False), made, made, others[-1])
+        in_blocks(xp, xp.add, made, made, others[-1])
     if activation is None:
         in_blocks(xp, xp.positive, out, made)
     else:
@@ -106,7 +106,7 @@ def lp_form(desc: dml.LpNormalizationOperatorDesc) -> Lines | Array:
 
 def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float, squares: bool) -> None:
     x = x.astype("float32", copy=False)
-    powers = in_blocks(xp, xp.square if squares else xp.abs, xp.empty(x.shape, "float32"), x)
+    powers = in_blocks(xp, xp.square if squares else xp.abs, xp.empty_like(x), x)
     total = xp.sum(powers, axis=axis, keepdims=True)
     in_blocks(xp, xp.divide, out, x, xp.sqrt((total if squares else total * total) + total.dtype.type(epsilon)))
 

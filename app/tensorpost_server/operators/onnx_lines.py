@@ -246,5 +246,9 @@ def _quantize_dynamically(xp: ModuleType, x: Any) -> tuple[Any, Any, Any]:
     scale = ((high - low) / 255).astype("float32")
     divisor = xp.where(scale == 0, xp.float32(1), scale)
     zero = xp.clip(xp.rint(-low / divisor), 0, 255)
-    y = in_blocks(xp, lambda x: xp.clip(xp.rint(x / divisor) + zero, 0, 255), xp.empty(x.shape, "uint8"), x)
+
+    def quantized(x: Any) -> Any:
+        return xp.clip(xp.rint(x / divisor) + zero, 0, 255)
+
+    y = in_blocks(xp, quantized, xp.empty(x.shape, "uint8"), x)
     return y, scale, zero.astype("uint8")

@@ -51,8 +51,9 @@ def along(xp: ModuleType, values: Any, rank: int, axis: int, span: tuple[int, in
 
 def centered(part: Any, zero: Any) -> Any:
     """Integers less a zero point, as float64."""
-    if isinstance(part, np.ndarray):
-        return in_blocks(np, np.subtract, np.empty(part.shape), part, zero)
+    if type(part) is np.ndarray:
+        sizes: tuple[int, ...] = part.shape
+        return in_blocks(np, np.subtract, np.empty(sizes), part, zero)
     made = part.astype("float64")
     made -= zero
     return made

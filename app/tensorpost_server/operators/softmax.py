@@ -53,9 +53,9 @@ def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
 
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
     wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
-    shifted = in_blocks(xp, lambda x: x.astype(wide, copy=False), xp.empty(x.shape, wide), x)
+    shifted = in_blocks(xp, xp.positive, xp.empty_like(x, dtype=wide), x)
     in_blocks(xp, xp.subtract, shifted, shifted, xp.max(shifted, axis=axes, keepdims=True))
-    powers = in_blocks(xp, xp.exp, xp.empty(x.shape, wide), shifted)
+    powers = in_blocks(xp, xp.exp, xp.empty_like(shifted), shifted)
     total = xp.sum(powers, axis=axes, keepdims=True, dtype=wide)
     if logarithm:
         in_blocks(xp, xp.subtract, out, shifted, xp.log(total))
@@ -68,5 +68,8 @@ def _hardmax(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...]) -> None:
     order = [*kept, *axes]
     turned = x.transpose(order)
     lines = turned.reshape([*[x.shape[axis] for axis in kept], -1])
-    first = xp.argmax(lines, axis=-1)[..., None] == xp.arange(lines.shape[-1])
-    out[...] = first.reshape(turned.shape).transpose(sorted(range(x.ndim), key=order.__getitem__))
+    places = xp.unravel_index(xp.argmax(lines, axis=-1), [x.shape[axis] for axis in axes])
+    others = [xp.arange(size).reshape([-1 if at == own else 1 for at in range(len(kept))])
+              for own, size in enumerate([x.shape[axis] for axis in kept])]  # fmt: skip
+    out[...] = 0
+    out.transpose(order)[(*others, *places)] = 1

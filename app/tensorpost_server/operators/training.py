@@ -77,11 +77,12 @@ def _normalize(
 ) -> tuple[Any, ...]:
     made, count = xp.empty(x.shape, x.dtype), x.size // scale.size
     mean = _total(xp, x, scale) / count
-    centered = x - mean
-    variance = _total(xp, centered * centered, scale) / count
-    result = centered * (scale / xp.sqrt(variance + epsilon)) + bias
-    for summand in added:
-        result += summand
+    centered = in_blocks(xp, xp.subtract, xp.empty(x.shape, "float64"), x, mean)
+    result = in_blocks(xp, xp.square, xp.empty_like(centered), centered)
+    variance = _total(xp, result, scale) / count
+    in_blocks(xp, xp.multiply, result, centered, scale / xp.sqrt(variance + epsilon))
+    for summand in (bias, *added):
+        in_blocks(xp, xp.add, result, result, summand)
     finish(xp, result, made, activation)
     return made, mean.astype(x.dtype), variance.astype(x.dtype)
 
@@ -97,13 +98,18 @@ def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
     """Gradients of input, scale and bias; with `own`, mean and variance depend on the input."""
-    dtype = x.dtype
-    x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
+    dtype, whole = x.dtype, xp.empty(x.shape, "float64")
+    gradient = in_blocks(xp, xp.positive, xp.empty_like(whole), gradient)
     spread, count = variance.astype("float64") + epsilon, x.size // mean.size
-    factor, centered, total = 1 / xp.sqrt(spread), x - mean, _total(xp, gradient, mean)
-    slope = _total(xp, gradient * centered, mean)
-    result = gradient - total / count - centered * (slope / count / spread) if own else gradient
-    return tuple([output.astype(dtype) for output in (result * (scale * factor), slope * factor, total)])
+    centered = in_blocks(xp, xp.subtract, xp.empty_like(whole), in_blocks(xp, xp.positive, whole, x), mean)
+    total, products = _total(xp, gradient, mean), in_blocks(xp, xp.multiply, whole, gradient, centered)
+    slope, factor = _total(xp, products, mean), 1 / xp.sqrt(spread)
+    if own:
+        share = in_blocks(xp, xp.multiply, whole, centered, slope / count / spread)
+        in_blocks(xp, xp.subtract, gradient, gradient, total / count)
+        in_blocks(xp, xp.subtract, gradient, gradient, share)
+    result = in_blocks(xp, xp.multiply, xp.empty(x.shape, dtype), gradient, scale.astype("float64") * factor)
+    return result, (slope * factor).astype(dtype), total.astype(dtype)
 
 
 @form_of_class(dml.LocalResponseNormalizationGradOperatorDesc)
@@ -127,10 +133,13 @@ def _local_response_gradient(
     bias: float,
 ) -> Any:
     dtype, low, high = x.dtype, (local_size - 1) // 2, local_size // 2
-    squares = in_blocks(xp, lambda x: xp.square(x.astype("float64")), xp.empty(x.shape, "float64"), x)
+    squares = in_blocks(xp, xp.positive, xp.empty(x.shape, "float64"), x)
+    in_blocks(xp, xp.square, squares, squares)
     for axis in axes:
         squares = _local_sum(xp, squares, axis, low, high)
-    spread = in_blocks(xp, lambda squares: bias + alpha / local_size * squares, squares, squares)
+
+    def spread_of(squares: Any) -> Any:
+        return bias + alpha / local_size * squares
 
     def slope(x: Any, gradient: Any, spread: Any) -> Any:
         return gradient.astype("float64") * x.astype("float64") * spread ** (-beta - 1)
@@ -139,6 +148,7 @@ def _local_response_gradient(
         x, gradient = x.astype("float64"), gradient.astype("float64")
         return gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes
 
+    spread = in_blocks(xp, spread_of, squares, squares)
     slopes = in_blocks(xp, slope, xp.empty(x.shape, "float64"), x, gradient, spread)
     for axis in axes:
         slopes = _local_sum(xp, slopes, axis, low, high)
