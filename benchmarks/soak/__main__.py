@@ -20,6 +20,7 @@ from .mixed import mixed
 from .overload import overload
 from .parsers import parsers
 from .suites import access_suites, attack_suites
+from .turns import turns
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "mixed": (200, mixed),
@@ -29,6 +30,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),
     "limits": (30, limits),
+    "turns": (60, turns),
     "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ def test_two_long_ones_share_the_only_thread(threads: WorkerThreads):
     for each in running:
         each.result(PATIENCE)
 
-    changes = sum(one != next_ for one, next_ in zip(blocks, blocks[1:], strict=False))
+    changes = sum(one != other for one, other in itertools.pairwise(blocks))
     assert sorted(blocks) == ["a"] * 60 + ["b"] * 60
     assert changes > 4
     for flow in flows:
@@ -186,6 +187,27 @@ def test_a_call_that_waits_for_its_turn_ends_when_its_request_does(threads: Work
     with pytest.raises(Abandoned):
         stopped.result(PATIENCE)
     assert not long.done()
+
+
+def test_a_call_whose_request_is_closed_before_it_pauses_gets_no_turn_and_ends(threads: WorkerThreads):
+    mallory, alice = threads.open("mallory"), threads.open("alice")
+    begun, closed, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def pauses_late() -> None:
+        begun.set()
+        assert closed.wait(PATIENCE)
+        threads.pause()  # as `go_on` does that has looked at `stop` just before it was set
+
+    running = threads.submit(mallory, LONG, in_turns, threads, pauses_late)
+    assert begun.wait(PATIENCE)
+    waiting = threads.submit(alice, LONG, int)
+    stop.set()
+    threads.close(mallory)
+    closed.set()
+
+    running.result(PATIENCE)
+    assert waiting.result(PATIENCE) == 0
+    threads.close(alice)
 
 
 def test_stopped_threads_end_what_waits_for_its_turn():

@@ -35,6 +35,7 @@ class Flow(Generic[T]):
         start: virtual time, among the caller's flows, at which the next item starts.
         items: what waits, each with its cost.
         begun: how many of the first items were put back.
+        closed: whether it has ended.
     """
 
     caller: _Caller[T]
@@ -42,6 +43,7 @@ class Flow(Generic[T]):
     start: float = 0.0
     items: deque[tuple[float, T]] = field(default_factory=deque[tuple[float, T]])
     begun: int = 0
+    closed: bool = False
 
     @property
     def cost(self) -> float:
@@ -201,6 +203,7 @@ class FairQueue(Generic[T]):
         if flow.items:
             dropped = [item for _, item in flow.items]
             self._remove(flow, len(dropped))
+        flow.closed = True
         flow.caller.flows -= 1
         self._open -= 1
         if not self._open:

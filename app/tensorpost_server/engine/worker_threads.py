@@ -207,7 +207,8 @@ class WorkerThreads:
             return
         with self._lock:
             alone = not (self._urgent or self._queue.has_others(call.calls))
-            if self._stopping or (alone and call.place is _Place.HELD):
+            # A request that has been closed meanwhile gets no more turns: its call goes on, and finds that it must end.
+            if self._stopping or call.calls.closed or (alone and call.place is _Place.HELD):
                 self._take_place(call)
             elif self._waits_for_turn(call, call.calls):
                 turn_begins = call.turn_begins
@@ -280,10 +281,13 @@ class WorkerThreads:
 
     def _may_begin(self, flow: Calls) -> bool:
         """Whether the next call of a flow may be taken now: it has begun, is short, or may become overdue as well."""
-        if flow.begun or _is_short(flow):
+        if flow.begun or flow.small:
             return True
-        own = sum([each.calls is not None and each.calls.caller is flow.caller for each in self._overdue])
-        return own < self._count and len(self._threads) < MOST_THREADS
+        overdue = [each.calls for each in self._overdue if each.calls is not None]
+        if flow in overdue:  # its estimate has been wrong
+            return False
+        own = sum([calls.caller is flow.caller for calls in overdue])
+        return _is_short(flow) or (own < self._count and len(self._threads) < MOST_THREADS)
 
     def _watch(self) -> None:
         """Take the place of calls that have had it for too long while others wait."""

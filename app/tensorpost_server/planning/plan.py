@@ -17,11 +17,11 @@ from .slices import OutputSlices, Slices, cut
 __all__ = ["Plan", "make_plan"]
 
 SLICE_WORK = 1 << 26
-"""Work of one slice, beyond which slices are cut smaller: other requests wait for a slice to end.
+"""Work of one slice, beyond which slices are cut smaller, so that several threads have some.
 
-In elements that are added up, of which a core adds one in 0.1 to 2 ns: at most a tenth of a second or so. One element
-of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; what NumPy computes can be stopped
-between two blocks (`stoppable`), so it ends soon after its caller has gone.
+In elements that are added up, of which a core adds one in 0.1 to 2 ns. Nobody waits for a slice to end: on processors
+it is computed in turns of `TURN_SECONDS`, by the clock, and the cut depends on no measurement, since sums and so the
+last bits depend on it. One element of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`.
 """
 
 WEIGHTED_WORK = 8
@@ -45,7 +45,6 @@ class Plan:
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
-        slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
         operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
         input_bytes: bytes of all inputs together.
         output_bytes: bytes of all outputs together.
@@ -59,7 +58,6 @@ class Plan:
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
-    slice_work: int = 0
     operands: tuple[Layout, ...] = field(init=False)
     input_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
@@ -131,7 +129,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     form, outputs = form_of(operation), operation.outputs
     inputs = _read_inputs(form, operation.inputs)
     cuts: list[Slices] = []
-    work = slice_work = held = scratch = 0
+    work = held = scratch = 0
     weight = WEIGHTED_WORK if isinstance(form, AxesForm) else 1
     for index, slot in enumerate(outputs):
         layout = slot.layout
@@ -146,12 +144,10 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
             # What lines and products read is read again for every slice.
-            again = count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
-            work += again
-            slice_work = max(slice_work, weight * again // count)
+            work += count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
         cuts.append(slices)
     all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch, slice_work)
+    return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch)
 
 
 def _reduces(form: Form) -> bool:
@@ -173,7 +169,7 @@ def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
-    """The slices of an output, made smaller where one would exceed SLICE_WORK: other requests wait for a slice."""
+    """The slices of an output, made smaller where one would exceed SLICE_WORK."""
     slices = cut(layout, slice_bytes, output)
     elements = math.prod(layout.sizes)
     if work <= SLICE_WORK or not elements:
