@@ -22,6 +22,7 @@ from .operator_fuzz import operator_fuzz
 from .overload import overload
 from .parsers import parsers
 from .suites import access_suites, attack_suites
+from .turns import turns
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "mixed": (180, mixed),
@@ -33,6 +34,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "parsers": (60, parsers),
     "operator fuzz": (50, operator_fuzz),
     "limits": (30, limits),
+    "turns": (60, turns),
     "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""

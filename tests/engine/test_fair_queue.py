@@ -23,6 +23,10 @@ def filled(*callers: tuple[str, int, float]) -> FairQueue[tuple[str, float]]:
     return queue
 
 
+def _is_small(flow: Flow[str]) -> bool:
+    return flow.small
+
+
 def taken(queue: FairQueue[tuple[str, float]], count: int) -> list[str]:
     return [item[0] for _ in range(count) if (item := queue.take()) is not None]
 
@@ -126,7 +130,7 @@ def test_only_small_requests_can_be_asked_for():
     queue.add(large, 1, "large")
     queue.add(small, 50, "small")
 
-    assert [queue.take(small_only=True), queue.take(small_only=True), queue.take()] == ["small", None, "large"]
+    assert [queue.take(_is_small), queue.take(_is_small), queue.take()] == ["small", None, "large"]
 
 
 def test_callers_that_have_gone_are_forgotten():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tensorpost.problems import LimitExceeded
 
+from ..forms.base import checked_each_turn, seconds_away
 from ..planning import Plan
 
 __all__ = ["CHEAP_WORK", "CostMeter"]
@@ -51,6 +52,10 @@ class CostMeter:
         rate = self._rates.get(plan.operator, self._first)
         return plan.work * rate / max(1, min(self._threads, len(plan.slices)))
 
+    def slice_seconds(self, plan: Plan) -> float:
+        """Estimate of the time that a slice of the plan takes here."""
+        return plan.work * self._rates.get(plan.operator, self._first) / max(1, len(plan.slices))
+
     def check(self, plan: Plan, setting: str) -> None:
         """Refuse a plan that would take too long.
 
@@ -70,21 +75,30 @@ class CostMeter:
     def timed(self, plan: Plan, compute: Callable[[int], memoryview]) -> Callable[[int], memoryview]:
         """Wrap the function that computes the slices of one run, so that the time of each slice is recorded.
 
-        It raises `LimitExceeded` when the slices before have taken longer than `max_seconds`.
+        It raises `LimitExceeded` when the slices have taken longer than `max_seconds`: before a slice, and within one
+        that is computed in turns.
         """
         work = plan.work // max(1, len(plan.slices))
         taken = 0.0
 
-        def compute_timed(index: int) -> memoryview:
-            nonlocal taken
-            if taken > self.max_seconds * self._threads:
+        def check(seconds: float = 0.0) -> None:
+            if taken + seconds > self.max_seconds * self._threads:
                 raise LimitExceeded.of(
-                    "the time of this request", round(taken / self._threads), round(self.max_seconds),
+                    "the time of this request", round((taken + seconds) / self._threads), round(self.max_seconds),
                     "TENSORPOST_MAX_SECONDS", "seconds",
                 )  # fmt: skip
-            begin = time.perf_counter()
-            block = compute(index)
-            seconds = time.perf_counter() - begin
+
+        def compute_timed(index: int) -> memoryview:
+            nonlocal taken
+            check()
+            begin, away = time.perf_counter(), seconds_away()
+
+            def computed() -> float:
+                return time.perf_counter() - begin - (seconds_away() - away)
+
+            with checked_each_turn(lambda: check(computed())):
+                block = compute(index)
+            seconds = computed()
             taken += seconds
             if work >= _LEAST_WORK:
                 self._learn(plan.operator, seconds / work)

@@ -16,8 +16,9 @@ after Bennett, Zhang, "Hierarchical Packet Fair Queueing Algorithms", SIGCOMM 19
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["FairQueue", "Flow"]
 
@@ -30,15 +31,24 @@ class Flow(Generic[T]):
 
     Attributes:
         caller: whose request it is.
-        small: whether its items may be taken with `small_only`.
+        small: whether all its items are small, for `take`.
         start: virtual time, among the caller's flows, at which the next item starts.
         items: what waits, each with its cost.
+        begun: how many of the first items were put back.
+        closed: whether it has ended.
     """
 
     caller: _Caller[T]
     small: bool
     start: float = 0.0
     items: deque[tuple[float, T]] = field(default_factory=deque[tuple[float, T]])
+    begun: int = 0
+    closed: bool = False
+
+    @property
+    def cost(self) -> float:
+        """Cost of the next item; there is one."""
+        return self.items[0][0]
 
     @property
     def finish(self) -> float:
@@ -64,10 +74,21 @@ class _Caller(Generic[T]):
     flows: int = 0
     waiting: dict[Flow[T], None] = field(default_factory=dict["Flow[T]", None])
 
-    def next_flow(self, *, small_only: bool = False) -> Flow[T] | None:
-        """The flow whose next item would finish first; of equal ones the one that has waited longest."""
-        flows = [flow for flow in self.waiting if flow.small] if small_only else self.waiting
-        return min(flows, key=lambda flow: flow.finish, default=None)
+    def next_flow(self, among: Callable[[Flow[T]], bool] | None = None) -> Flow[T] | None:
+        """The flow whose next item would finish first; of equal ones the one that has waited longest.
+
+        What was put back goes before all that costs as much or more: as few items as possible have begun.
+        """
+        flows = [*self.waiting] if among is None else [flow for flow in self.waiting if among(flow)]
+        best = min(flows, key=_finish, default=None)
+        if best is None or best.begun or not (begun := [flow for flow in flows if flow.begun]):
+            return best
+        first = min(begun, key=_finish)
+        return best if best.cost < first.cost else first
+
+
+def _finish(flow: Flow[Any]) -> float:
+    return flow.finish
 
 
 class FairQueue(Generic[T]):
@@ -97,7 +118,7 @@ class FairQueue(Generic[T]):
 
         Args:
             caller: whose request it is.
-            small: whether `take(small_only=True)` may take its items.
+            small: whether all its items are small, for `take`.
         """
         known = self._callers.get(caller)
         if known is None:
@@ -125,19 +146,45 @@ class FairQueue(Generic[T]):
         flow.items.append((cost, item))
         self._count += 1
 
-    def take(self, *, small_only: bool = False) -> T | None:
+    def put_back(self, flow: Flow[T], cost: float, item: T) -> None:
+        """Add an item that was taken and has more to do, before the others of its flow.
+
+        Args:
+            flow: the flow that it was taken from, open still.
+            cost: what it costs the others to take it again; above 0.
+            item: the item.
+        """
+        flow.items.appendleft((cost, item))
+        flow.begun += 1
+        flow.caller.waiting[flow] = None
+        self._count += 1
+
+    def charge(self, flow: Flow[T], cost: float) -> None:
+        """Add what an item that was taken from the flow has cost beyond what it was added with; negative if less."""
+        flow.start += cost
+        flow.caller.start += cost
+
+    def has_others(self, flow: Flow[T]) -> bool:
+        """Whether items of other flows wait."""
+        return self._count > len(flow.items)
+
+    def has_any(self, among: Callable[[Flow[T]], bool]) -> bool:
+        """Whether items wait of a flow of which this is true."""
+        return any(among(flow) for caller in self._callers.values() for flow in caller.waiting)
+
+    def take(self, among: Callable[[Flow[T]], bool] | None = None) -> T | None:
         """The item whose turn it is; None if there is none.
 
         Args:
-            small_only: consider only the flows that were opened as small.
+            among: consider only the flows of which this is true.
         """
         best: Flow[T] | None = None
         best_finish = 0.0
         waiting = [caller for caller in self._callers.values() if caller.waiting]
         for each in waiting:
-            flow = each.next_flow(small_only=small_only)
-            if flow is not None and (best is None or each.start + flow.items[0][0] < best_finish):
-                best, best_finish = flow, each.start + flow.items[0][0]
+            flow = each.next_flow(among)
+            if flow is not None and (best is None or each.start + flow.cost < best_finish):
+                best, best_finish = flow, each.start + flow.cost
         if best is None:
             return None
         caller = best.caller
@@ -146,6 +193,7 @@ class FairQueue(Generic[T]):
         caller.now = max(caller.now, min([flow.start for flow in caller.waiting])) + cost / len(caller.waiting)
         caller.start += cost
         best.start += cost
+        best.begun = max(0, best.begun - 1)
         self._remove(best, 1)
         return item
 
@@ -155,6 +203,7 @@ class FairQueue(Generic[T]):
         if flow.items:
             dropped = [item for _, item in flow.items]
             self._remove(flow, len(dropped))
+        flow.closed = True
         flow.caller.flows -= 1
         self._open -= 1
         if not self._open:

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_CALL_WORK = 1 << 14  # elements that a core adds up in the time of a switch to another thread and back
-_BYTES_PER_ELEMENT = 4
+_CALL_SECONDS = 2e-5  # of a switch to another thread and back
+_BYTES_PER_SECOND = 4e9  # to the memory of a device, at least
 
 HEALTH_CHECK_SECONDS = 1.0
 IDLE_SECONDS = 30.0
@@ -110,14 +110,14 @@ class Worker:
         self._full_until = 0.0
         self._requests = 0
         self._trimming: asyncio.TimerHandle | None = None
-        self._computing: dict[int, float] = {}  # by thread: since when
         self._health_check: Future[bytes] | None = None
         self._health_check_due = 0.0
         self._health_fault: str | None = None
         # Where the event loop's thread may compute small plans, so may one thread more.
         self._threads = WorkerThreads(
-            backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline, lower_priority=backend.inline
-        )
+            backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline, lower_priority=backend.inline,
+            turns=backend.inline,
+        )  # fmt: skip
 
     # ---- the choice of a worker --------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Worker:
         run_now = self.run_now if timeline is None else timeline.timed("kernel", self.run_now)
         try:
             running = self._threads.submit(
-                calls, _cost(plan.work), self._watched, _until, stop, run_now, plan, inputs, head
+                calls, self._cost(plan), self._watched, self._until, stop, run_now, plan, inputs, head
             )
             try:
                 return await asyncio.wrap_future(running)
@@ -236,11 +236,13 @@ class Worker:
         compute = self.costs.timed(plan, run.compute)
         if timeline is not None:
             compute = timeline.timed("kernel", compute)
-        asked, count, stop, cost = 0, len(plan.slices), threading.Event(), _cost(plan.slice_work)
+        asked, count, stop, cost = 0, len(plan.slices), threading.Event(), self._cost(plan)
         try:
             for index, piece in enumerate(plan.slices):
-                while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(calls, cost, self._watched, _until, stop, compute, asked))
+                # Outputs that are made together are there after the first slice; another thread would wait for it.
+                alone = plan.form.computed_whole and index == 0
+                while asked < min(count, index + 1 + (0 if alone else self.slices_ahead)):
+                    ahead.append(self._threads.submit(calls, cost, self._watched, self._until, stop, compute, asked))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
@@ -256,11 +258,13 @@ class Worker:
         targets: Sequence[DeviceMemory | None] | None, timeline: Timeline | None,
     ) -> Run:  # fmt: skip
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
-        moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
+        moved = 0 if self.backend.inline else plan.input_bytes  # to the memory of the device
         start = self._begin
         if timeline is not None:  # processors compute where the inputs are
             start = timeline.timed("kernel" if self.backend.inline else "upload", start)
-        starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs, targets)
+        starting = self._threads.submit(
+            calls, _CALL_SECONDS + moved / _BYTES_PER_SECOND, self._watched, start, plan, inputs, targets
+        )
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
@@ -318,8 +322,6 @@ class Worker:
         """Call the backend on this thread; if it fails, note whether the device is lost or out of memory."""
         if self.lost is not None:
             raise DeviceLost(self.lost, extra=self._retry_after)
-        thread = threading.get_ident()
-        self._computing[thread] = time.monotonic()
         try:
             return call(*args)
         except OutOfDeviceMemory as error:
@@ -332,8 +334,16 @@ class Worker:
                 self.lost = error.detail
                 self._when_lost(error.detail)
             raise
-        finally:
-            del self._computing[thread]
+
+    def _until(self, stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
+        """Call the function; at the next block, computations in NumPy end once `stop` is set, and others get a turn."""
+        # A device's run may hold a lock, for which the others would wait.
+        with stoppable(stop, self._threads if self.backend.inline else None):
+            return call(*args)
+
+    def _cost(self, plan: Plan) -> float:
+        """The fair queue's cost of a slice, seconds: what it has taken here so far, and what a call takes."""
+        return self.costs.slice_seconds(plan) + _CALL_SECONDS
 
     @property
     def _retry_after(self) -> dict[str, Any]:
@@ -347,9 +357,8 @@ class Worker:
 
     @property
     def busy_seconds(self) -> float:
-        """How long the longest call of the device that has not returned has been running; 0 if there is none."""
-        begun = [*self._computing.values()]  # threads add to it and remove from it meanwhile
-        return time.monotonic() - min(begun) if begun else 0.0
+        """How long the longest call of the device that has neither returned nor paused has been running; 0 if none."""
+        return self._threads.longest_seconds
 
     def check_health(self, plan: Plan, inputs: Sequence[memoryview]) -> str | None:
         """Start a health check, a tiny plan, on a thread, at most one a second and one at a time; does not wait for it.
@@ -395,9 +404,6 @@ class QueueSlot:
         self._worker.dequeue(self._size_in_bytes)
 
 
-def _cost(work: int) -> int:
-    """The fair queue's cost of this work, in elements, with a fixed cost for each call."""
-    return work + _CALL_WORK
 
 
 def _fault_of(error: BaseException | None) -> str | None:
@@ -405,12 +411,6 @@ def _fault_of(error: BaseException | None) -> str | None:
     if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):
         return None
     return f"{type(error).__name__}: {error}"
-
-
-def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
-    """Call the function; once `stop` is set, computations in NumPy end at their next block."""
-    with stoppable(stop):
-        return call(*args)
 
 
 def _log_failure(running: Future[Any]) -> None:

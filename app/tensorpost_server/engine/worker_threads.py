@@ -1,30 +1,58 @@
-"""The threads of a worker, which take calls from its fair queue."""
+"""The threads of a worker, which take calls from its fair queue, a turn at a time.
+
+There are so many places for calls that compute. A call that has computed for a turn (`TURN_SECONDS`) gives its place to
+what waits, and waits in the queue for its next turn: its thread sleeps meanwhile, and another thread takes its place
+(`pause`, called between two blocks of the computation). A call that does not come to the end of a block loses its place
+after `OVERDUE_SECONDS`: it goes on, and the operating system shares the processors, until it pauses or ends. So nobody
+waits for a computation of another caller, whatever it computes.
+"""
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
+from ..forms.base import TURN_SECONDS, Abandoned
 from .fair_queue import FairQueue, Flow
 
 __all__ = ["Calls", "WorkerThreads"]
 
 T = TypeVar("T")
 
+OVERDUE_SECONDS = TURN_SECONDS
+"""How long a call that does not pause keeps its place while others wait."""
+
+MOST_OVERDUE = 16
+"""Calls that go on without a place, at most; of each caller only as many as there are places, unless they are short."""
+
+MOST_THREADS = 64
+"""Threads of a worker, most of which sleep, from which on no further long call begins before one has ended."""
+
+
+class _Place(enum.Enum):
+    HELD = enum.auto()
+    LOST = enum.auto()  # it took too long, and goes on without
+    GIVEN = enum.auto()  # it waits, for its turn or for something else than a processor
+
 
 class _QueuedCall:
-    """A call that waits for a thread."""
+    """A call that waits for a thread, runs on one, or waits for its next turn there."""
 
-    __slots__ = ("args", "call", "future")
+    __slots__ = ("args", "call", "calls", "cost", "future", "place", "since", "turn_begins")
 
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.call, self.args = call, args
+    def __init__(self, calls: Calls | None, cost: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.calls, self.cost, self.call, self.args = calls, cost, call, args
         self.future: Future[Any] = Future()
+        self.place = _Place.HELD
+        self.since = 0.0  # it has the place, by `time.monotonic`
+        self.turn_begins: threading.Event | None = None  # set for a call that has begun and waits for its turn
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
@@ -46,31 +74,56 @@ _NICER = 5
 event loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
 
 
+class _Current(threading.local):
+    call: _QueuedCall | None = None
+
+
 class WorkerThreads:
     """Threads that run calls in the order of a `FairQueue`. They are started when they are needed.
 
     Args:
-        count: calls that run at the same time.
+        count: places: calls that compute at the same time.
         name: what the names of the threads begin with.
         extra_small: whether one more thread runs only the calls of requests that were opened as small: they do not wait
             for a slice to end, and the operating system shares the processors.
         lower_priority: whether the others have a lower priority than the thread that starts them (Linux).
+        turns: whether calls lose their place to others that wait; no more than `count` calls run at any time otherwise.
+
+    Attributes:
+        wanted: see `Turns.wanted`.
     """
 
-    def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool) -> None:
+    def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool, turns: bool = False) -> None:
         self._count, self._name = count, name
+        self.wanted = False
         self._lower_priority = lower_priority
-        self._has_extra = extra_small
+        self._has_extra, self._turns = extra_small, turns
         self._queue: FairQueue[_QueuedCall] = FairQueue()
         self._urgent: deque[_QueuedCall] = deque()
         self._threads: list[threading.Thread] = []
+        self._running: list[_QueuedCall] = []  # those that have a place
+        self._overdue: list[_QueuedCall] = []  # those that lost it
+        self._asleep = 0  # threads whose calls wait, for their turn or for something else
         self._extra: threading.Thread | None = None
+        self._extra_running: _QueuedCall | None = None
+        self._watcher: threading.Thread | None = None
+        self._watcher_idle = False
         self._idle = 0
         self._extra_idle = False
         self._stopping = False
+        self._current = _Current()
         lock = threading.Lock()
         self._any_waits, self._small_waits = threading.Condition(lock), threading.Condition(lock)
+        self._one_waits_long = threading.Condition(lock)
         self._lock = lock
+
+    @property
+    def longest_seconds(self) -> float:
+        """How long the call that has computed the longest has neither paused nor returned; 0 if there is none."""
+        with self._lock:
+            running = [*self._running, *self._overdue]
+            running += [] if self._extra_running is None else [self._extra_running]
+        return time.monotonic() - min([call.since for call in running]) if running else 0.0
 
     def open(self, caller: str, *, small: bool = False) -> Calls:
         """Begin the calls of a request; see `FairQueue.open`."""
@@ -78,21 +131,32 @@ class WorkerThreads:
             return self._queue.open(caller, small=small)
 
     def close(self, calls: Calls) -> None:
-        """End the calls of a request: those that have not begun are cancelled and leave the queue. Called once."""
+        """End the calls of a request: those that have not begun are cancelled and leave the queue. Called once.
+
+        One that waits for its next turn gets it at once; whoever closes the request has told it to stop.
+        """
         with self._lock:
             dropped = self._queue.close(calls)
+            for each in dropped:
+                self._begin_turn(each)
         for each in dropped:
             each.future.cancel()
 
     def submit(self, calls: Calls, cost: float, call: Callable[..., T], *args: Any) -> Future[T]:
         """Queue a call for a thread, in the request's turn.
 
+        Args:
+            calls: those of the request.
+            cost: estimate of the call's time, seconds.
+            call: what to call.
+            args: with what.
+
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _QueuedCall(call, args)
+        waiting = _QueuedCall(calls, min(cost, TURN_SECONDS), call, args)
         with self._lock:
-            self._queue.add(calls, cost, waiting)
+            self._queue.add(calls, waiting.cost, waiting)
             if calls.small and self._has_extra and not self._stopping:
                 if self._extra is None:
                     self._extra = self._start(self._run_small, "small")
@@ -110,35 +174,166 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _QueuedCall(call, args)
+        waiting = _QueuedCall(None, 0.0, call, args)
         with self._lock:
             self._urgent.append(waiting)
             self._wake_one()
         return waiting.future
 
     def stop(self) -> None:
-        """Cancel what waits, and wait for the calls that run."""
+        """Cancel what waits, and wait for the calls that run; those that wait for their turn are abandoned."""
         with self._lock:
             self._stopping = True
             dropped = [*self._urgent]
             self._urgent.clear()
             while (waiting := self._queue.take()) is not None:
                 dropped.append(waiting)
+                self._begin_turn(waiting)
             self._any_waits.notify_all()
             self._small_waits.notify_all()
+            self._one_waits_long.notify_all()
+            threads = [*self._threads, *[each for each in (self._extra, self._watcher) if each is not None]]
         for each in dropped:
             each.future.cancel()
-        for thread in (*self._threads, *([self._extra] if self._extra is not None else [])):
+        for thread in threads:
             thread.join()
+
+    # ---- turns, of calls that run: see `Turns` -----------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """See `Turns.pause`; called by a call that these threads run, elsewhere without effect."""
+        self.wanted, call, turn_begins = False, self._current.call, None
+        if call is None or call.calls is None:
+            return
+        with self._lock:
+            alone = not (self._urgent or self._queue.has_others(call.calls))
+            # A request that has been closed meanwhile gets no more turns: its call goes on, and finds that it must end.
+            if self._stopping or call.calls.closed or (alone and call.place is _Place.HELD):
+                self._take_place(call)
+            elif self._waits_for_turn(call, call.calls):
+                turn_begins = call.turn_begins
+        if turn_begins is not None:
+            turn_begins.wait()
+            call.turn_begins = None
+        if self._stopping:
+            raise Abandoned
+
+    def leave(self) -> None:
+        """See `Turns.leave`."""
+        call = self._current.call
+        if call is None or call.calls is None:
+            return
+        with self._lock:
+            if call.place is _Place.HELD and len(self._threads) < MOST_THREADS:
+                self._running.remove(call)
+                call.place = _Place.GIVEN
+                self._asleep += 1
+                if not self._stopping:
+                    self._wake_one()
+
+    def _waits_for_turn(self, call: _QueuedCall, calls: Calls) -> bool:
+        """Queue a call that runs for its next turn; False if it has that now. The caller holds the lock."""
+        held = call.place is _Place.HELD
+        self._charge(call)
+        self._queue.put_back(calls, TURN_SECONDS, call)
+        handed: _QueuedCall | None = None
+        if held or len(self._running) < self._count:
+            handed = None if self._urgent else self._queue.take(self._may_begin)
+            if handed is call:
+                self._take_place(call)
+                return False
+        if held:
+            self._running.remove(call)
+        if call.place is _Place.LOST:
+            self._overdue.remove(call)
+        if call.place is not _Place.GIVEN:
+            self._asleep += 1
+        call.place, call.turn_begins = _Place.GIVEN, threading.Event()
+        if handed is not None:
+            self._urgent.appendleft(handed)
+            self.wanted = self._queue.has_any(_is_short)
+        self._wake_one()
+        return True
+
+    def _take_place(self, call: _QueuedCall) -> None:
+        """Note that the call computes from now on. The caller holds the lock."""
+        if call.place is _Place.LOST:
+            self._overdue.remove(call)
+        if call.place is _Place.GIVEN:
+            self._asleep -= 1
+        if call not in self._running:
+            self._running.append(call)
+        call.place, call.since = _Place.HELD, time.monotonic()
+
+    def _charge(self, call: _QueuedCall) -> None:
+        """Count the time that a call has computed instead of its estimate. The caller holds the lock."""
+        if call.calls is not None and call.place is not _Place.GIVEN:
+            self._queue.charge(call.calls, time.monotonic() - call.since - call.cost)
+        call.cost = TURN_SECONDS  # if it is to go on
+
+    def _begin_turn(self, call: _QueuedCall) -> bool:
+        """Let a call that waits for its turn go on; False if it has not begun yet. The caller holds the lock."""
+        if call.turn_begins is None:
+            return False
+        self._take_place(call)
+        call.turn_begins.set()
+        return True
+
+    def _may_begin(self, flow: Calls) -> bool:
+        """Whether the next call of a flow may be taken now: it has begun, is short, or may become overdue as well."""
+        if flow.begun or flow.small:
+            return True
+        overdue = [each.calls for each in self._overdue if each.calls is not None]
+        if flow in overdue:  # its estimate has been wrong
+            return False
+        own = sum([calls.caller is flow.caller for calls in overdue])
+        return _is_short(flow) or (own < self._count and len(self._threads) < MOST_THREADS)
+
+    def _watch(self) -> None:
+        """Take the place of calls that have had it for too long while others wait."""
+        with self._lock:
+            while not self._stopping:
+                if not (self._urgent or len(self._queue)) or len(self._running) < self._count:
+                    self._watcher_idle = True
+                    self._one_waits_long.wait()
+                    self._watcher_idle = False
+                    continue
+                overdue = time.monotonic() - OVERDUE_SECONDS
+                longest = min(self._running, key=lambda call: call.since)
+                if longest.since > overdue or not self._displace(longest):
+                    self._one_waits_long.wait(max(longest.since - overdue, TURN_SECONDS))
+
+    def _displace(self, call: _QueuedCall) -> bool:
+        """Take a call's place for what waits; False if nothing may have it. The caller holds the lock."""
+        if call.calls is None or len(self._overdue) >= MOST_OVERDUE:
+            return False
+        self._overdue.append(call)
+        others = self._queue.has_any(lambda flow: flow is not call.calls and self._may_begin(flow))
+        if not (self._urgent or others):
+            self._overdue.remove(call)
+            return False
+        self._running.remove(call)
+        call.place = _Place.LOST
+        self._wake_one()
+        return True
+
+    # ---- threads -----------------------------------------------------------------------------------------------------
 
     def _wake_one(self) -> None:
         """Start or wake a thread for the queue. The caller holds the lock."""
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
-        if self._idle:
+        if len(self._running) >= self._count:
+            self.wanted = True
+            if self._watcher_idle:
+                self._watcher_idle = False
+                self._one_waits_long.notify()
+            elif self._watcher is None and self._turns:
+                self._watcher = self._start(self._watch, "watch")
+        elif self._idle:
             self._idle -= 1  # here, not when it wakes: the next call must not count on the same thread
             self._any_waits.notify()
-        elif len(self._threads) < self._count:
+        elif len(self._threads) - self._asleep - len(self._overdue) < self._count:
             self._threads.append(self._start(self._run_any, str(len(self._threads))))
 
     def _start(self, target: Callable[[], None], suffix: str) -> threading.Thread:
@@ -146,26 +341,55 @@ class WorkerThreads:
         thread.start()
         return thread
 
+    def _next(self) -> _QueuedCall | None:
+        """The next call that may begin or go on; None if there is none, or no place. The caller holds the lock."""
+        if len(self._running) >= self._count:
+            return None
+        if self._urgent:
+            return self._urgent.popleft()
+        return self._queue.take(self._may_begin if self._turns else None)
+
     def _run_any(self) -> None:
         if sys.platform == "linux" and self._lower_priority:  # where a priority is a thread's own
             os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
         while True:
             with self._lock:
-                while (call := self._urgent.popleft() if self._urgent else self._queue.take()) is None:
+                while (call := self._next()) is None:
                     if self._stopping:
+                        return
+                    if self._idle >= self._count:  # more were needed for calls that slept
+                        self._threads.remove(threading.current_thread())
                         return
                     self._idle += 1
                     self._any_waits.wait()
+                if self._begin_turn(call):
+                    continue  # on its own thread
+                self._take_place(call)
+            self._current.call = call
             call.run()
+            self._current.call = None
+            with self._lock:
+                self._charge(call)
+                (self._overdue if call.place is _Place.LOST else self._running).remove(call)
             del call  # it holds the result, and the request's memory
 
     def _run_small(self) -> None:
         while True:
             with self._lock:
-                while (call := self._queue.take(small_only=True)) is None:
+                while (call := self._queue.take(_is_small)) is None:
                     if self._stopping:
                         return
                     self._extra_idle = True
                     self._small_waits.wait()
+                self._extra_running, call.since = call, time.monotonic()
             call.run()
+            self._extra_running = None
             del call
+
+
+def _is_short(flow: Calls) -> bool:
+    return flow.small or flow.cost < TURN_SECONDS
+
+
+def _is_small(flow: Calls) -> bool:
+    return flow.small and not flow.begun

@@ -21,6 +21,7 @@ __all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
 REDUCTION_WEIGHT = 32
 """A slice of a reduction reads 2 Mi elements: with its small output in one slice, only one core would compute."""
 
+LONG_LINE = 1 << 19  # elements; slices of the usual length would cut a longer one, and each compute it anew
 LINES_AT_ONCE = 1 << 18  # elements of lines that are computed together, and of an output that is never made as a whole
 
 
@@ -50,7 +51,7 @@ class Array:
 
     computed_whole = True
     input_sizes = ()
-    weight = cut_weight = 1
+    cut_weight = 1
     reads_again = False
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
@@ -117,7 +118,7 @@ class Lines(BoxForm):
     def cut_weight(self) -> int:
         """See `Form.cut_weight`: a reduction's slices read nothing twice, and its output is small."""
         reduces = all(sizes[axis] == 1 for sizes in self.outputs for axis in self.axes)
-        return REDUCTION_WEIGHT if reduces else self.weight
+        return REDUCTION_WEIGHT if reduces else 1
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""
@@ -169,7 +170,7 @@ class Lines(BoxForm):
 
 
 def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines | Array:
-    """The form itself, or one that makes the only output as a whole, if slices of a large one would cut all lines.
+    """The form itself, or one that makes the only output as a whole, if slices of a large one would cut the lines.
 
     Args:
         lines: the form, of an output of the input's sizes.
@@ -179,9 +180,10 @@ def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines 
     count = math.prod(lines.sizes)
     along = [strides[axis] for axis in lines.axes if lines.sizes[axis] > 1]
     across = [strides[axis] for axis, size in enumerate(lines.sizes) if axis not in lines.axes and size > 1]
-    if count <= LINES_AT_ONCE or not along or not across or min(across) > max(along):
-        return lines
     length = math.prod([lines.sizes[axis] for axis in lines.axes])
+    whole = not along or not across or min(across) > max(along)  # slices hold whole lines, if these are short
+    if count <= LINES_AT_ONCE or (whole and length <= LONG_LINE):
+        return lines
     scratch = max(LINES_AT_ONCE, length) * (lines.scratch_per_element + 8)
     parameters = (("lines", lines), ("data_type", data_type))
     return Array(_by_lines, 1 + len(lines.others), lines.passes * count, parameters, scratch)

@@ -93,7 +93,7 @@ class AxesForm(BoxForm):
 
     axes: tuple[AxisMap | None, ...]
 
-    weight = AXES_WEIGHT
+    cut_weight = AXES_WEIGHT
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the box of the input that holds all taps."""

@@ -26,7 +26,8 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
@@ -35,7 +36,23 @@ from tensorpost.layout import Layout
 
 from .index_ranges import IndexRange
 
-__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "blocks", "extents", "go_on", "stoppable", "whole_box"]
+__all__ = [
+    "TURN_SECONDS",
+    "Abandoned",
+    "Box",
+    "BoxForm",
+    "Form",
+    "Reads",
+    "Turns",
+    "away_from_processor",
+    "blocks",
+    "checked_each_turn",
+    "extents",
+    "go_on",
+    "seconds_away",
+    "stoppable",
+    "whole_box",
+]
 
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of coordinates, one per dimension: a rectangular part of a tensor."""
@@ -91,13 +108,8 @@ class Form(Protocol):
         ...
 
     @property
-    def weight(self) -> int:
-        """How many elements that are just added up take as long as one element of its work."""
-        ...
-
-    @property
     def cut_weight(self) -> int:
-        """The same, for the size of slices: more where a small slice costs no more than its part of a large one."""
+        """How many elements that are just added up an element of its work stands for, where slices are cut."""
         ...
 
     @property
@@ -157,13 +169,8 @@ class BoxForm:
     library = ""
     index_range: IndexRange | None = None
     input_sizes: tuple[tuple[int, ...], ...] = ()
-    weight = 1
+    cut_weight = 1
     reads_again = False
-
-    @property
-    def cut_weight(self) -> int:
-        """See `Form.cut_weight`: no other than its weight."""
-        return self.weight
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
         """See `Form.operand`: as it lies."""
@@ -185,28 +192,135 @@ class Abandoned(Exception):  # no error: the request was cancelled
     """A computation ended early because its result is not needed any more."""
 
 
-class _Stop(threading.local):
-    event: threading.Event | None = None
+TURN_SECONDS = 0.05
+"""How long a computation holds its thread before those of others that wait may have it: what they wait for it."""
 
 
-_STOP = _Stop()
+class Turns(Protocol):
+    """The threads that computations take turns on.
+
+    Attributes:
+        wanted: whether a call waits that may be shorter than the rest of a turn, so that `pause` should be called now.
+    """
+
+    wanted: bool
+
+    def pause(self) -> None:
+        """Return when it is the turn of this thread's computation again; at once if nobody else waits.
+
+        Raises:
+            Abandoned: the threads were stopped.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Let another computation begin now: this one waits for something else than a processor."""
+        ...
+
+
+class _Turn:
+    """What a computation of this thread looks at between two blocks.
+
+    Attributes:
+        stop: set when the result is not needed any more.
+        turns: the threads that it shares; None if it keeps its thread.
+        ends: when others may have the thread, by `time.monotonic`.
+        away: seconds that others have had it.
+        checks: called at the end of each turn; what they raise ends the computation.
+    """
+
+    __slots__ = ("away", "checks", "ends", "stop", "turns")
+
+    def __init__(self, stop: threading.Event, turns: Turns | None) -> None:
+        self.stop, self.turns = stop, turns
+        self.ends = time.monotonic() + TURN_SECONDS
+        self.away = 0.0
+        self.checks: list[Callable[[], object]] = []
+
+    def end(self) -> None:
+        if self.turns is not None:
+            begin = time.monotonic()
+            self.turns.pause()
+            self.away += time.monotonic() - begin
+        self.raise_if_stopped()
+        for check in self.checks:
+            check()
+        self.ends = time.monotonic() + TURN_SECONDS
+
+    def raise_if_stopped(self) -> None:
+        if self.stop.is_set():
+            raise Abandoned
+
+
+class _Current(threading.local):
+    turn: _Turn | None = None
+
+
+_CURRENT = _Current()
 
 
 @contextmanager
-def stoppable(stop: threading.Event) -> Generator[None]:
-    """Inside, computations of this thread end early with `Abandoned` once `stop` is set."""
-    before, _STOP.event = _STOP.event, stop
+def stoppable(stop: threading.Event, turns: Turns | None = None) -> Generator[None]:
+    """Inside, computations of this thread end early with `Abandoned` once `stop` is set.
+
+    Args:
+        stop: set when the result is not needed any more.
+        turns: the threads whose other computations may run between two blocks; None if this one keeps its thread.
+    """
+    before, _CURRENT.turn = _CURRENT.turn, _Turn(stop, turns)
     try:
         yield
     finally:
-        _STOP.event = before
+        _CURRENT.turn = before
+
+
+@contextmanager
+def checked_each_turn(check: Callable[[], object]) -> Generator[None]:
+    """Inside, `check` is called after each turn of a computation of this thread, and may raise to end it."""
+    turn = _CURRENT.turn
+    if turn is None:
+        yield
+        return
+    turn.checks.append(check)
+    try:
+        yield
+    finally:
+        turn.checks.remove(check)
+
+
+def seconds_away() -> float:
+    """How long computations of others have had this thread since `stoppable` began."""
+    return 0.0 if _CURRENT.turn is None else _CURRENT.turn.away
 
 
 def go_on() -> None:
-    """Check between two blocks of a computation whether its result is still needed.
+    """Check between two blocks of a computation whether it may go on; others may have the thread meanwhile.
+
+    Called at least every few hundredths of a second, and without a lock that another computation might wait for.
 
     Raises:
         Abandoned: the result is not needed any more.
     """
-    if _STOP.event is not None and _STOP.event.is_set():
-        raise Abandoned
+    turn = _CURRENT.turn
+    if turn is not None:
+        turn.raise_if_stopped()
+        if time.monotonic() >= turn.ends or (turn.turns is not None and turn.turns.wanted):
+            turn.end()
+
+
+@contextmanager
+def away_from_processor() -> Generator[None]:
+    """Inside, this thread waits for another process or a device: other computations have its place meanwhile.
+
+    Raises:
+        Abandoned: the result is not needed any more; raised at the end.
+    """
+    turn = _CURRENT.turn
+    if turn is None or turn.turns is None:
+        yield
+        return
+    turn.turns.leave()
+    try:
+        yield
+    finally:
+        turn.turns.pause()

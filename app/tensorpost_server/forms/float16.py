@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from .base import blocks, go_on, whole_box
+
 __all__ = ["narrow", "widen"]
 
 CHUNK = 1 << 16  # elements; the scratch arrays of one chunk stay in the second-level cache
+LARGE = 1 << 22  # elements from which on the wait for others' turns is between blocks of as many
 SHORT = 1 << 12  # below it a cast costs less than the calls it would save
 
 _REBIAS = np.float32(2.0**112)  # float32's exponent bias is 127, float16's 15
@@ -26,6 +29,12 @@ def widen(xp: ModuleType, halves: Any) -> Any:
     if xp is not np or halves.size < SHORT:
         return halves.astype(np.float32)
     wide = np.empty(halves.shape, np.float32)
+    if halves.size > LARGE:
+        for part in blocks(whole_box(halves.shape), LARGE):
+            go_on()
+            where = tuple([slice(*span) for span in part])
+            wide[where] = widen(np, halves[where])
+        return wide
     bits = wide.view(np.int32)
     # Widening with the sign extended puts copies of it above bit 15; the mask keeps the topmost one.
     np.copyto(bits, halves.view(np.int16))

@@ -24,6 +24,7 @@ from tensorpost import descriptors as dml
 from ..forms import Array, BoxFunction, Lines, Pointwise, cut_by_lines
 from ..forms.base import Box, blocks, extents, go_on, whole_box
 from ..forms.expression import call
+from ..forms.in_blocks import in_blocks
 from ..forms.pointwise import BLOCK
 from .activation import activated
 from .elementwise_base import operands, pointwise
@@ -77,17 +78,19 @@ def _mean_variance(
     scaled: bool,
     activation: Pointwise | None,
 ) -> None:
-    made = x.astype("float32")
+    made = in_blocks(xp, xp.positive, xp.empty_like(x, dtype="float32"), x)
     if use_mean:
-        made -= xp.mean(made, axis=axes, keepdims=True)
+        in_blocks(xp, xp.subtract, made, made, xp.mean(made, axis=axes, keepdims=True))
     if epsilon is not None:
-        made /= xp.sqrt(xp.mean(made * made, axis=axes, keepdims=True) + made.dtype.type(epsilon))
+        squares = in_blocks(xp, xp.square, xp.empty_like(made), made)
+        spread = xp.sqrt(xp.mean(squares, axis=axes, keepdims=True) + made.dtype.type(epsilon))
+        in_blocks(xp, xp.divide, made, made, spread)
     if scaled:
-        made *= others[0]
+        in_blocks(xp, xp.multiply, made, made, others[0])
     if len(others) > scaled:
-        made += others[-1]
+        in_blocks(xp, xp.add, made, made, others[-1])
     if activation is None:
-        out[...] = made
+        in_blocks(xp, xp.positive, out, made)
     else:
         activation.fill(xp, [made], whole_box(made.shape), out)
 
@@ -103,8 +106,9 @@ def lp_form(desc: dml.LpNormalizationOperatorDesc) -> Lines | Array:
 
 def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float, squares: bool) -> None:
     x = x.astype("float32", copy=False)
-    total = xp.sum(x * x if squares else xp.abs(x), axis=axis, keepdims=True)
-    out[...] = x / xp.sqrt((total if squares else total * total) + total.dtype.type(epsilon))
+    powers = in_blocks(xp, xp.square if squares else xp.abs, xp.empty_like(x), x)
+    total = xp.sum(powers, axis=axis, keepdims=True)
+    in_blocks(xp, xp.divide, out, x, xp.sqrt((total if squares else total * total) + total.dtype.type(epsilon)))
 
 
 @form_of_class(dml.LocalResponseNormalizationOperatorDesc)

@@ -14,10 +14,12 @@ import numpy as np
 
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import ReduceFunction
+from tensorpost.layout import packed_strides
 from tensorpost.onnx import OnnxNode
 
-from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, whole_box
+from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, cut_by_lines, whole_box
 from ..forms.expression import call, maximum, minimum, operand
+from ..forms.in_blocks import in_blocks
 from .onnx_elementwise import expression_form
 from .onnx_movement import packed_form
 from .product import gemm, wide
@@ -30,12 +32,17 @@ __all__ = ["reduce_form"]
 
 
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
-def softmax_form(node: OnnxNode) -> Lines:
+def softmax_form(node: OnnxNode) -> Lines | Array:
     """Softmax, LogSoftmax or Hardmax along the axes together."""
     axes = dict(node.parameters)["axes"]
     if node.op_type == "Hardmax":
-        return hardmax_lines(node.input.shape, axes)
-    return softmax_lines(node.input.shape, axes, logarithm=node.op_type == "LogSoftmax")
+        return _uncut(node, hardmax_lines(node.input.shape, axes))
+    return _uncut(node, softmax_lines(node.input.shape, axes, logarithm=node.op_type == "LogSoftmax"))
+
+
+def _uncut(node: OnnxNode, lines: Lines) -> Lines | Array:
+    """The form itself, or one that makes the output as a whole; see `cut_by_lines`."""
+    return cut_by_lines(lines, packed_strides(node.output.shape), node.output.row.numpy_name)
 
 
 _REDUCTIONS = {
@@ -114,11 +121,11 @@ def top_k_form(node: OnnxNode) -> Lines:
 
 
 @form_of_node("CumSum", "CumProd")
-def scan_form(node: OnnxNode) -> Lines:
+def scan_form(node: OnnxNode) -> Lines | Array:
     """The sum or the product of the elements up to each one."""
     shape, axis = node.input.shape, dict(node.parameters)["axis"]
     parameters = (*node.parameters, ("sums", node.op_type == "CumSum"))
-    return Lines(scan, (axis,), shape, (shape,), (parameters,), max(8, node.input.row.item_size))
+    return _uncut(node, Lines(scan, (axis,), shape, (shape,), (parameters,), max(8, node.input.row.item_size)))
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -239,5 +246,9 @@ def _quantize_dynamically(xp: ModuleType, x: Any) -> tuple[Any, Any, Any]:
     scale = ((high - low) / 255).astype("float32")
     divisor = xp.where(scale == 0, xp.float32(1), scale)
     zero = xp.clip(xp.rint(-low / divisor), 0, 255)
-    y = xp.clip(xp.rint(x / divisor) + zero, 0, 255).astype("uint8")
+
+    def quantized(x: Any) -> Any:
+        return xp.clip(xp.rint(x / divisor) + zero, 0, 255)
+
+    y = in_blocks(xp, quantized, xp.empty(x.shape, "uint8"), x)
     return y, scale, zero.astype("uint8")

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 
 from ..forms import Array, Box, Window, WindowFunction
@@ -22,6 +24,8 @@ from .quantized import along, by_name, centered, names_of, quantize
 from .registry import form_of_class
 
 __all__ = ["average_form", "max_form", "norm_form", "window_of"]
+
+PUT = 1 << 20  # elements that are put to their places at a time
 
 
 def window_of(desc: Any, *, transposed: bool = False) -> Window:
@@ -202,9 +206,13 @@ def unpooling_form(desc: dml.MaxUnpoolingOperatorDesc) -> Array:
 
 def _unpool(xp: ModuleType, x: Any, indices: Any, sizes: tuple[int, ...]) -> Any:
     made = xp.zeros(math.prod(sizes), x.dtype)
-    places = indices.reshape(-1)
-    inside = places < places.dtype.type(min(made.size, xp.iinfo(places.dtype).max))
-    made[places[inside].astype("int64")] = x.reshape(-1)[inside]
+    all_places, values = indices.reshape(-1), x.reshape(-1)
+    step = PUT if xp is np else max(1, values.size)
+    for start in range(0, values.size, step):
+        go_on()
+        places = all_places[start : start + step]
+        inside = places < places.dtype.type(min(made.size, xp.iinfo(places.dtype).max))
+        made[places[inside].astype("int64")] = values[start : start + step][inside]
     return made.reshape(sizes)
 
 

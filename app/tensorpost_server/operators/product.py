@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import MatrixTransform, OperatorDesc
 
 from ..forms import Array, Box, BoxFunction, Lines
-from ..forms.base import whole_box
+from ..forms.base import blocks, go_on, whole_box
 from ..forms.float16 import widen
 from ..forms.pointwise import Pointwise
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
@@ -48,10 +50,17 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction | Array:
     return Array(_gemm_lines, len(desc.inputs), work, (("lines", lines), *product), scratch)
 
 
+AT_ONCE = 1 << 28  # products that are added up at a time
+
+
 def _gemm_lines(xp: ModuleType, *inputs: Any, lines: Lines, **product: Any) -> Any:
     whole, out = whole_box(lines.sizes), xp.empty(lines.sizes, inputs[0].dtype)
     made = xp.empty(lines.sizes, "float32")
-    gemm(xp, inputs, whole, made, activation=None, **product)
+    inner = inputs[0].shape[-2 if product["transposed"][0] else -1]
+    inputs = tuple([wide(xp, x) for x in inputs])  # once for all blocks
+    for part in blocks(whole, max(1, AT_ONCE // max(1, inner))) if xp is np else (whole,):
+        go_on()
+        gemm(xp, inputs, part, made[tuple([slice(*span) for span in part])], activation=None, **product)
     lines.fill(xp, [made], whole, out)
     return out
 

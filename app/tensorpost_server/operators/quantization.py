@@ -25,6 +25,7 @@ from ..forms import Array, BoxFunction, Pointwise
 from ..forms.base import whole_box
 from ..forms.blockwise import BlockSource, blockwise, to_four_bits
 from ..forms.expression import Expression, ExpressionLike, call, minimum, operand, where
+from ..forms.in_blocks import in_blocks
 from .registry import form_of_class
 
 __all__ = ["dequantize_form", "dynamic_form", "quantize_form", "quantized_add_form"]
@@ -109,7 +110,11 @@ def dynamic_form(desc: dml.DynamicQuantizeLinearOperatorDesc) -> Array:
 def _dynamic(xp: ModuleType, x: Any, form: Pointwise, integer: TensorDataType) -> tuple[Any, Any, Any]:
     low, high = LIMITS[integer]
     zero, ones = np.float32(0), (1,) * x.ndim
-    numbers = xp.where(xp.isnan(x), x.dtype.type(0), x)
+
+    def numbers_of(x: Any) -> Any:
+        return xp.where(xp.isnan(x), x.dtype.type(0), x)
+
+    numbers = in_blocks(xp, numbers_of, xp.empty_like(x), x)
     least = xp.minimum(numbers.min().astype("float32"), zero)
     scale = (xp.maximum(numbers.max().astype("float32"), zero) - least) / np.float32(high - low)
     below = least / scale

@@ -12,7 +12,11 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost.descriptors import OperatorDesc
+
+from ..forms.in_blocks import in_blocks
 
 __all__ = ["along", "by_name", "centered", "names_of", "quantize", "wrapped"]
 
@@ -47,6 +51,9 @@ def along(xp: ModuleType, values: Any, rank: int, axis: int, span: tuple[int, in
 
 def centered(part: Any, zero: Any) -> Any:
     """Integers less a zero point, as float64."""
+    if type(part) is np.ndarray:
+        sizes: tuple[int, ...] = part.shape
+        return in_blocks(np, np.subtract, np.empty(sizes), part, zero)
     made = part.astype("float64")
     made -= zero
     return made

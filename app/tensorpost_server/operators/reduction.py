@@ -16,9 +16,13 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import AxisDirection, ReduceFunction
 
 from ..forms import Lines
+from ..forms.base import go_on
+from ..forms.in_blocks import in_blocks
 from .registry import form_of_class
 
 __all__ = ["position_form", "positions", "reduce_form", "reduce_lines", "top_k", "top_k_form"]
+
+SORTED = 1 << 20  # elements of a line that are sorted at a time
 
 
 @form_of_class(dml.ReduceOperatorDesc)
@@ -58,17 +62,19 @@ def reduce_lines(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], functi
         case ReduceFunction.MULTIPLY:
             out[...] = xp.prod(x, **total)
         case ReduceFunction.L1:
-            out[...] = xp.sum(xp.abs(x), **total)
+            out[...] = xp.sum(in_blocks(xp, xp.abs, xp.empty_like(x), x), **total)
         case ReduceFunction.SUM_SQUARE:
-            out[...] = xp.sum(x * x, **total)
+            out[...] = xp.sum(in_blocks(xp, xp.square, xp.empty_like(x), x), **total)
         case ReduceFunction.L2:
-            out[...] = xp.sqrt(xp.sum(x * x, **total))
+            out[...] = xp.sqrt(xp.sum(in_blocks(xp, xp.square, xp.empty_like(x), x), **total))
         case ReduceFunction.LOG_SUM:
             out[...] = xp.log(xp.sum(x, **total))
         case _:
             largest = xp.max(x, axis=axes, keepdims=True)
-            shift = xp.where(xp.isfinite(largest), largest, 0)
-            out[...] = xp.log(xp.sum(xp.exp(x - shift), **total)) + shift
+            shift = xp.where(xp.isfinite(largest), largest, largest.dtype.type(0))
+            powers = in_blocks(xp, xp.subtract, xp.empty_like(x), x, shift)
+            in_blocks(xp, xp.exp, powers, powers)
+            out[...] = xp.log(xp.sum(powers, **total)) + shift
 
 
 @form_of_class(dml.ArgminOperatorDesc, dml.ArgmaxOperatorDesc)
@@ -104,8 +110,28 @@ def top_k(xp: ModuleType, x: Any, out: Any, axis: int, k: int, largest: bool, po
     """The first k elements of each line in order, or where they are."""
     # Equal elements keep their order in a stable sort; for the largest first the line is sorted from its end.
     lines = xp.flip(x, axis) if largest else x
-    order = xp.argsort(lines, axis=axis, kind="stable")
+    order = _first_in_order(xp, lines, axis, k, largest=largest)
     if largest:
-        order = x.shape[axis] - 1 - xp.flip(order, axis)
-    order = order[tuple([slice(0, k) if at == axis else slice(None) for at in range(x.ndim)])]
+        order = x.shape[axis] - 1 - order
     out[...] = order if positions else xp.take_along_axis(x, order, axis)
+
+
+def _first_in_order(xp: ModuleType, lines: Any, axis: int, k: int, *, largest: bool) -> Any:
+    """Where the first k elements of each line are, in ascending order, or the last k in descending order."""
+
+    def first(order: Any) -> Any:
+        order = xp.flip(order, axis) if largest else order
+        return order[tuple([slice(0, k) if at == axis else slice(None) for at in range(lines.ndim)])]
+
+    length = lines.shape[axis]
+    if xp is not np or length <= 2 * SORTED or 4 * k > SORTED:
+        return first(xp.argsort(lines, axis=axis, kind="stable"))
+    # Those of the whole line are among those of its parts, whose order among equals is that of the line.
+    found: list[Any] = []
+    for start in range(0, length, SORTED):
+        go_on()
+        part = lines[tuple([slice(start, start + SORTED) if at == axis else slice(None) for at in range(lines.ndim)])]
+        found.append(start + first(np.argsort(part, axis=axis, kind="stable")))
+    places = np.sort(np.concatenate(found, axis=axis), axis=axis)
+    values = np.take_along_axis(lines, places, axis)
+    return np.take_along_axis(places, first(np.argsort(values, axis=axis, kind="stable")), axis)

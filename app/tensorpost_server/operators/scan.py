@@ -13,6 +13,7 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import AxisDirection
 
 from ..forms import Array, Lines, cut_by_lines
+from ..forms.in_blocks import accumulate
 from .registry import form_of_class
 
 __all__ = ["scan", "scan_form"]
@@ -40,4 +41,4 @@ def scan(xp: ModuleType, x: Any, out: Any, axis: int, sums: bool, backward: bool
         x, out = x[..., :-1], out[..., 1:]
     wide = "float32" if x.dtype.name == "float16" else x.dtype
     if x.shape[-1]:
-        out[...] = (xp.cumsum if sums else xp.cumprod)(x, axis=-1, dtype=wide)
+        accumulate(xp, x, out, sums=sums, wide=wide)

@@ -12,7 +12,8 @@ from typing import Any
 
 from tensorpost import descriptors as dml
 
-from ..forms import Lines
+from ..forms import Array, Lines, cut_by_lines
+from ..forms.in_blocks import in_blocks
 from .registry import form_of_class
 
 __all__ = ["hardmax_form", "hardmax_lines", "softmax_form", "softmax_lines"]
@@ -22,16 +23,18 @@ __all__ = ["hardmax_form", "hardmax_lines", "softmax_form", "softmax_lines"]
     dml.ActivationSoftmaxOperatorDesc, dml.ActivationSoftmax1OperatorDesc,
     dml.ActivationLogSoftmaxOperatorDesc, dml.ActivationLogSoftmax1OperatorDesc,
 )  # fmt: skip
-def softmax_form(desc: Any) -> Lines:
+def softmax_form(desc: Any) -> Lines | Array:
     """`e^x / sum(e^x)` or its logarithm, along the axes together or the last one."""
     logarithm = desc.operator_type.startswith("ACTIVATION_LOG")
-    return softmax_lines(desc.input_tensor.sizes, _axes(desc), logarithm=logarithm)
+    lines = softmax_lines(desc.input_tensor.sizes, _axes(desc), logarithm=logarithm)
+    return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 
 @form_of_class(dml.ActivationHardmaxOperatorDesc, dml.ActivationHardmax1OperatorDesc)
-def hardmax_form(desc: Any) -> Lines:
+def hardmax_form(desc: Any) -> Lines | Array:
     """1 at the first of the largest elements, in row-major order of the axes."""
-    return hardmax_lines(desc.input_tensor.sizes, _axes(desc))
+    lines = hardmax_lines(desc.input_tensor.sizes, _axes(desc))
+    return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 
 def _axes(desc: Any) -> tuple[int, ...]:
@@ -50,11 +53,14 @@ def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
 
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
     wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
-    shifted = x.astype(wide)
-    shifted = shifted - xp.max(shifted, axis=axes, keepdims=True)
-    powers = xp.exp(shifted)
+    shifted = in_blocks(xp, xp.positive, xp.empty_like(x, dtype=wide), x)
+    in_blocks(xp, xp.subtract, shifted, shifted, xp.max(shifted, axis=axes, keepdims=True))
+    powers = in_blocks(xp, xp.exp, xp.empty_like(shifted), shifted)
     total = xp.sum(powers, axis=axes, keepdims=True, dtype=wide)
-    out[...] = shifted - xp.log(total) if logarithm else powers / total
+    if logarithm:
+        in_blocks(xp, xp.subtract, out, shifted, xp.log(total))
+    else:
+        in_blocks(xp, xp.divide, out, powers, total)
 
 
 def _hardmax(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...]) -> None:
@@ -62,5 +68,8 @@ def _hardmax(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...]) -> None:
     order = [*kept, *axes]
     turned = x.transpose(order)
     lines = turned.reshape([*[x.shape[axis] for axis in kept], -1])
-    first = xp.argmax(lines, axis=-1)[..., None] == xp.arange(lines.shape[-1])
-    out[...] = first.reshape(turned.shape).transpose(sorted(range(x.ndim), key=order.__getitem__))
+    places = xp.unravel_index(xp.argmax(lines, axis=-1), [x.shape[axis] for axis in axes])
+    others = [xp.arange(size).reshape([-1 if at == own else 1 for at in range(len(kept))])
+              for own, size in enumerate([x.shape[axis] for axis in kept])]  # fmt: skip
+    out[...] = 0
+    out.transpose(order)[(*others, *places)] = 1

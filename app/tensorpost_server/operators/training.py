@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Array, Pointwise
-from ..forms.base import go_on
+from ..forms.base import blocks, go_on, whole_box
+from ..forms.in_blocks import BLOCK, in_blocks
 from .product import activation_form, finish
 from .registry import form_of_class
 
@@ -40,13 +43,20 @@ def adam_form(desc: dml.AdamOptimizerOperatorDesc) -> Array:
 def _adam(
     xp: ModuleType, *tensors: Any, learning_rate: float, beta1: float, beta2: float, epsilon: float
 ) -> tuple[Any, ...]:
-    x, first, second, gradient, step = [tensor.astype("float64") for tensor in tensors]
-    step = step.reshape(())
+    *given, step = tensors
+    step = step.astype("float64").reshape(())
     rate = learning_rate * xp.where(step == 0, 1, xp.sqrt(1 - beta2**step) / (1 - beta1**step))
-    first = (beta1 * first + (1 - beta1) * gradient).astype("float32")
-    second = (beta2 * second + (1 - beta2) * gradient * gradient).astype("float32")
-    x -= rate * first / (xp.sqrt(second.astype("float64")) + epsilon)
-    return tuple([made.astype(tensors[0].dtype) for made in (x, first, second)])
+    made = tuple([xp.empty(given[0].shape, given[0].dtype) for _ in range(3)])
+    for part in blocks(whole_box(given[0].shape), BLOCK if xp is np else max(1, given[0].size)):
+        go_on()
+        where = tuple([slice(*span) for span in part])
+        x, first, second, gradient = [tensor[where].astype("float64") for tensor in given]
+        first = (beta1 * first + (1 - beta1) * gradient).astype("float32")
+        second = (beta2 * second + (1 - beta2) * gradient * gradient).astype("float32")
+        x -= rate * first / (xp.sqrt(second.astype("float64")) + epsilon)
+        for target, values in zip(made, (x, first, second), strict=True):
+            target[where] = values
+    return made
 
 
 @form_of_class(dml.BatchNormalizationTrainingOperatorDesc)
@@ -67,11 +77,12 @@ def _normalize(
 ) -> tuple[Any, ...]:
     made, count = xp.empty(x.shape, x.dtype), x.size // scale.size
     mean = _total(xp, x, scale) / count
-    centered = x - mean
-    variance = _total(xp, centered * centered, scale) / count
-    result = centered * (scale / xp.sqrt(variance + epsilon)) + bias
-    for summand in added:
-        result += summand
+    centered = in_blocks(xp, xp.subtract, xp.empty(x.shape, "float64"), x, mean)
+    result = in_blocks(xp, xp.square, xp.empty_like(centered), centered)
+    variance = _total(xp, result, scale) / count
+    in_blocks(xp, xp.multiply, result, centered, scale / xp.sqrt(variance + epsilon))
+    for summand in (bias, *added):
+        in_blocks(xp, xp.add, result, result, summand)
     finish(xp, result, made, activation)
     return made, mean.astype(x.dtype), variance.astype(x.dtype)
 
@@ -87,13 +98,18 @@ def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
     """Gradients of input, scale and bias; with `own`, mean and variance depend on the input."""
-    dtype = x.dtype
-    x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
+    dtype, whole = x.dtype, xp.empty(x.shape, "float64")
+    gradient = in_blocks(xp, xp.positive, xp.empty_like(whole), gradient)
     spread, count = variance.astype("float64") + epsilon, x.size // mean.size
-    factor, centered, total = 1 / xp.sqrt(spread), x - mean, _total(xp, gradient, mean)
-    slope = _total(xp, gradient * centered, mean)
-    result = gradient - total / count - centered * (slope / count / spread) if own else gradient
-    return tuple([output.astype(dtype) for output in (result * (scale * factor), slope * factor, total)])
+    centered = in_blocks(xp, xp.subtract, xp.empty_like(whole), in_blocks(xp, xp.positive, whole, x), mean)
+    total, products = _total(xp, gradient, mean), in_blocks(xp, xp.multiply, whole, gradient, centered)
+    slope, factor = _total(xp, products, mean), 1 / xp.sqrt(spread)
+    if own:
+        share = in_blocks(xp, xp.multiply, whole, centered, slope / count / spread)
+        in_blocks(xp, xp.subtract, gradient, gradient, total / count)
+        in_blocks(xp, xp.subtract, gradient, gradient, share)
+    result = in_blocks(xp, xp.multiply, xp.empty(x.shape, dtype), gradient, scale.astype("float64") * factor)
+    return result, (slope * factor).astype(dtype), total.astype(dtype)
 
 
 @form_of_class(dml.LocalResponseNormalizationGradOperatorDesc)
@@ -117,15 +133,26 @@ def _local_response_gradient(
     bias: float,
 ) -> Any:
     dtype, low, high = x.dtype, (local_size - 1) // 2, local_size // 2
-    x, gradient = x.astype("float64"), gradient.astype("float64")
-    squares = x * x
+    squares = in_blocks(xp, xp.positive, xp.empty(x.shape, "float64"), x)
+    in_blocks(xp, xp.square, squares, squares)
     for axis in axes:
         squares = _local_sum(xp, squares, axis, low, high)
-    spread = bias + alpha / local_size * squares
-    slopes = gradient * x * spread ** (-beta - 1)
+
+    def spread_of(squares: Any) -> Any:
+        return bias + alpha / local_size * squares
+
+    def slope(x: Any, gradient: Any, spread: Any) -> Any:
+        return gradient.astype("float64") * x.astype("float64") * spread ** (-beta - 1)
+
+    def changed(x: Any, gradient: Any, spread: Any, slopes: Any) -> Any:
+        x, gradient = x.astype("float64"), gradient.astype("float64")
+        return gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes
+
+    spread = in_blocks(xp, spread_of, squares, squares)
+    slopes = in_blocks(xp, slope, xp.empty(x.shape, "float64"), x, gradient, spread)
     for axis in axes:
         slopes = _local_sum(xp, slopes, axis, low, high)
-    return (gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes).astype(dtype)
+    return in_blocks(xp, changed, xp.empty(x.shape, dtype), x, gradient, spread, slopes)
 
 
 def _local_sum(xp: ModuleType, x: Any, axis: int, low: int, high: int) -> Any:
@@ -134,5 +161,6 @@ def _local_sum(xp: ModuleType, x: Any, axis: int, low: int, high: int) -> Any:
     made = xp.zeros(lines.shape, x.dtype)
     for offset in range(-min(low, size - 1), min(high, size - 1) + 1):
         go_on()
-        made[max(0, -offset) : size - max(0, offset)] += lines[max(0, offset) : size + min(0, offset)]
+        target = made[max(0, -offset) : size - max(0, offset)]
+        in_blocks(xp, xp.add, target, target, lines[max(0, offset) : size + min(0, offset)])
     return xp.moveaxis(made, 0, axis)

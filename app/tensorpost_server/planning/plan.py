@@ -19,11 +19,11 @@ from .slices import OutputSlices, Slices, cut
 __all__ = ["Plan", "Step", "make_plan"]
 
 SLICE_WORK = 1 << 26
-"""Work of one slice, beyond which slices are cut smaller: other requests wait for a slice to end.
+"""Work of one slice, beyond which slices are cut smaller, so that several threads have some.
 
-In elements that are added up, of which a core adds one in 0.1 to 2 ns: at most a tenth of a second or so. One element
-of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; what NumPy computes can be stopped
-between two blocks (`stoppable`), so it ends soon after its caller has gone.
+In elements that are added up, of which a core adds one in 0.1 to 2 ns. Nobody waits for a slice to end: on processors
+it is computed in turns of `TURN_SECONDS`, by the clock, and the cut depends on no measurement, since sums and so the
+last bits depend on it. One element of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`.
 """
 
 
@@ -67,7 +67,6 @@ class Plan:
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
-        slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
         form: that of the only step.
         inputs: tensors to receive, in binding order, as the form reads them.
         outputs: tensors to send, in binding order.
@@ -82,7 +81,6 @@ class Plan:
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
-    slice_work: int = 0
     form: Form = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     outputs: tuple[Slot, ...] = field(init=False)
@@ -159,7 +157,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     (step,) = steps  # what lies between several is not planned yet
     form = step.form
     cuts: list[Slices] = []
-    work = slice_work = held = scratch = 0
+    work = held = scratch = 0
     for index, slot in enumerate(step.outputs):
         layout = slot.layout
         read = form.work(whole_box(layout.sizes), index)
@@ -171,16 +169,14 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
         if count := slices.count:
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
-            again = count * form.work(first, index) if form.reads_again else read
-            work += again
-            slice_work = max(slice_work, form.weight * again // count)
+            work += count * form.work(first, index) if form.reads_again else read
         cuts.append(slices)
     all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(key.graph, steps, all_slices, work, held, scratch, slice_work)
+    return Plan(key.graph, steps, all_slices, work, held, scratch)
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
-    """The slices of an output, made smaller where one would exceed SLICE_WORK: other requests wait for a slice."""
+    """The slices of an output, made smaller where one would exceed SLICE_WORK."""
     slices = cut(layout, slice_bytes, output)
     elements = math.prod(layout.sizes)
     if work <= SLICE_WORK or not elements:
