@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from benchmarks.soak import attacks, lifecycle, mixed
+from benchmarks.soak import attacks, lifecycle, mixed, picture_fuzz
 from benchmarks.soak.finding import Finding, Latency, settled
 from tests.support.http_app import serving
 
@@ -58,3 +58,13 @@ def test_latencies_are_judged_against_those_alone() -> None:
     assert Latency([0.049] * 100, [0.0119] * 100).holds_beside(alone)
     assert not Latency([0.051] * 100, [0.004] * 100).holds_beside(alone)
     assert not Latency([0.001] * 100, [0.0121] * 100).holds_beside(alone)
+
+
+def test_mutated_pictures_are_answered_by_name() -> None:
+    with serving(max_image_pixels=1 << 20) as server:
+        outcomes, wrong = picture_fuzz.some(server.port, 800, 0)
+        assert not settled(server.port)
+
+    assert not wrong, wrong[:3]
+    assert outcomes.total() == 800
+    assert outcomes["200"] > 40

@@ -7,7 +7,6 @@ thread decodes the tensors into that memory.
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,7 +18,8 @@ from tensorpost.datatypes import DataType, data_type
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import NpyHead, NpyHeadReader
 from tensorpost.images import EncodedImage, open_image
-from tensorpost.problems import InvalidFrame, LimitExceeded, TensorpostError
+from tensorpost.library_message import reading
+from tensorpost.problems import InvalidFrame, LimitExceeded
 
 from ..settings import Settings
 from .media_types import Pixels
@@ -31,6 +31,7 @@ _END64_BYTES = 20  # of the record before it, which archives with more than 4 Gi
 _DIRECTORY_BYTES_PER_TENSOR = 1024  # a name of an array, and what NumPy adds
 _BLOCK_BYTES = 1 << 20  # read from an archive at a time
 _SUFFIX = ".npy"
+_NO_ARCHIVE = "the npz archive cannot be read"
 
 
 class Encoded(Protocol):
@@ -168,15 +169,11 @@ class Npz:
             LimitExceeded: what it unpacks to is too large.
         """
         _check_directory(content)
-        try:
+        with reading(_NO_ARCHIVE):
             archive = zipfile.ZipFile(BytesIO(content))
             members = archive.infolist()
             _refuse_too_large(sum([member.file_size for member in members]), settings)
             heads = [(_tensor_name(member), member, _head_of(archive, member, settings)) for member in members]
-        except TensorpostError:
-            raise  # which are ValueErrors too
-        except _BROKEN as error:
-            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
         if len({name for name, _, _ in heads}) != len(heads):
             raise InvalidFrame("the npz archive has two arrays of the same name")
         by_position = dict(zip([f"arr_{index}" for index in range(len(heads))], names(len(heads)), strict=False))
@@ -196,7 +193,7 @@ class Npz:
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
         """See `Encoded.decode_into`."""
-        try:
+        with reading(_NO_ARCHIVE):
             for view, (name, member, head) in zip(memory, self.heads[first:], strict=False):
                 with self.archive.open(member) as file:
                     file.read(head.head_bytes)
@@ -206,13 +203,6 @@ class Npz:
                         at += len(block)
                 if at != len(view):
                     raise InvalidFrame(f"array {name!r} has {at:,} bytes of elements; its head announces {len(view):,}")
-        except TensorpostError:
-            raise  # which are ValueErrors too
-        except _BROKEN as error:
-            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
-
-
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, KeyError)
 
 
 def _check_directory(content: bytes) -> None:

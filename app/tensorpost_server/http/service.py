@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from tensorpost.library_message import without_paths
 from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
@@ -125,7 +126,7 @@ class Service:
         """
         pool = self.opened()
         if pool.lost is not None:
-            raise self._not_ready(f"this server ends, and another one should start: {pool.lost}")
+            raise self._not_ready(f"this server ends, and another one should start: {without_paths(pool.lost)}")
         return pool
 
     def stopped(self) -> NotReady:
@@ -173,7 +174,10 @@ router = APIRouter()
 async def list_devices(request: Request) -> JsonDocument:
     """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
     pool = service_of(request).opened()
-    return JsonDocument({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})
+    devices = [asdict(status) for status in pool.status()]
+    for device in devices:
+        device["reason"] = device["reason"] and without_paths(device["reason"])
+    return JsonDocument({"default": pool.default, "devices": devices})
 
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
@@ -208,7 +212,9 @@ async def live(request: Request) -> JsonDocument:
     """200 as long as the event loop answers and every device works; 503 with a `reason` if only a restart helps."""
     service = service_of(request)
     fault = None if service.pool is None else service.pool.fault(service.settings.stuck_seconds)
-    return JsonDocument({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
+    if fault is None:
+        return JsonDocument({"live": True})
+    return JsonDocument({"live": False, "reason": without_paths(fault)}, 503)
 
 
 @router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])

@@ -1,0 +1,213 @@
+"""Mutated pictures and pictures that unpack to more than they should, sent to a running server."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tests.support.http_app import Answer, Wire, request_bytes
+
+from .. import servers
+from ..servers import Server, resident
+from .finding import LOCAL, Finding, in_processes, settled
+
+PICTURES_PER_SECOND = 1000
+"""The factor that makes a count of a row's time: 30,000 pictures in the 30 s of a whole soak."""
+PROCESSES = 2
+DECLARED = frozenset((200, 400, 408, 413, 415, 422, 429, 503))
+"""Statuses that a picture may be answered with."""
+SLOWEST_SECONDS = 20.0
+"""An answer that takes longer counts as none."""
+GROWTH_BYTES = 96 << 20
+"""By how much the server may have grown: what its allocators keep."""
+MIB = 1 << 20
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "TIFF", "GIF", "BMP")
+PATH = "/v1/operators/tile?repeats=1,1,1,1"
+
+
+def picture_fuzz(seconds: float) -> Iterator[Finding]:
+    """Mutated pictures, then bombs beside a caller who behaves well."""
+    with servers.tensorpost(max_image_pixels=1 << 20) as server:
+        yield mutated(server, max(1000, round(seconds * PICTURES_PER_SECOND)))
+    for name, sent in bombs().items():
+        with servers.tensorpost() as server:
+            yield bombed(server, name, sent)
+
+
+def mutated(server: Server, count: int) -> Finding:
+    """Send so many mutated pictures: none may end the server, be answered as its fault, or not be answered."""
+    some(server.port, 500, -1)  # memory that the first pictures take for good
+    before, most = resident(server.process), [0]
+
+    def meanwhile() -> None:
+        most[0] = max(most[0], resident(server.process))
+
+    begin = time.monotonic()
+    outcomes, wrong = Counter[str](), list[str]()
+    for found in in_processes(
+        [partial(some, server.port, count // PROCESSES, seed) for seed in range(PROCESSES)], meanwhile
+    ):
+        outcomes += found[0]
+        wrong += found[1]
+    took, left = time.monotonic() - begin, settled(server.port)
+    time.sleep(1)
+    after = resident(server.process)
+    statuses = ", ".join(f"{number:,} of {status}" for status, number in sorted(outcomes.items()))
+    seen = (
+        f"{statuses}; {len(wrong):,} wrong; resident {before / MIB:.0f} MiB before, {most[0] / MIB:.0f} at most, "
+        f"{after / MIB:.0f} after; in use at the end: {left or 'nothing'}; {took:.0f} s"
+    )
+    holds = not wrong and not left and after <= before + GROWTH_BYTES and outcomes.total() >= count - PROCESSES
+    return Finding(f"{count:,} mutated pictures of {', '.join(FORMATS)}", "; ".join([seen, *wrong[:3]]), holds)
+
+
+def some(port: int, count: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Send so many pictures on one connection, and look at the answers."""
+    dice, known = random.Random(seed), seeds()
+    outcomes, wrong, wire = Counter[str](), list[str](), None
+    for _ in range(count):
+        kind, picture = dice.choice(known)
+        sent = mutation(dice, picture, [each for other, each in known if other == kind])
+        begin = time.monotonic()
+        try:
+            wire = wire or Wire("127.0.0.1", port)
+            wire.socket.settimeout(SLOWEST_SECONDS)
+            wire.send(post(kind, sent))
+            answer = wire.answer()
+            what = str(answer.status)
+            if answer.headers.get("connection") == "close":
+                wire.close()
+                wire = None
+            if answer.status not in DECLARED or not is_named(answer):
+                wrong.append(f"{kind} {answer.status} {answer.body[:160]!r}")
+        except (OSError, EOFError) as error:
+            what, wire = type(error).__name__, None
+            wrong.append(f"{kind} {what} after {time.monotonic() - begin:.1f} s: {error}")
+        outcomes[what] += 1
+    if wire is not None:
+        wire.close()
+    return outcomes, wrong
+
+
+def is_named(answer: Answer) -> bool:
+    """Whether an answer is a tensor, or an error with a code that says nothing of the machine."""
+    if answer.status == 200:
+        return answer.headers["content-type"] == "application/x-npy"
+    return bool(answer.json().get("type")) and b"0x" not in answer.body and b"site-packages" not in answer.body
+
+
+def post(kind: str, picture: bytes) -> bytes:
+    """A request with a picture of this kind, whose pixels are wanted back."""
+    headers = {"content-type": f"image/{kind.lower()}", "accept": "application/x-npy"}
+    return request_bytes("POST", PATH, picture, headers | LOCAL)
+
+
+# ---- mutations -------------------------------------------------------------------------------------------------------
+
+
+def mutation(dice: random.Random, picture: bytes, others: list[bytes]) -> bytes:
+    """The picture with one to eight changes; those of PNG get true checksums half of the time."""
+    data = bytearray(picture)
+    for _ in range(dice.choice((1, 1, 2, 3, 8))):
+        at = min(int(dice.random() ** 2 * len(data)), len(data) - 1) if data else 0  # heads more often
+        way = dice.randrange(7)
+        if way == 0 and data:
+            data[at] ^= 1 << dice.randrange(8)
+        elif way == 1 and data:
+            data[at] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        elif way == 2:
+            wide = dice.choice((2, 4, 8))
+            value = dice.choice((0, 1, (1 << 8 * wide) - 1, 1 << 8 * wide - 1, dice.randrange(1 << 8 * wide)))
+            data[at : at + wide] = value.to_bytes(wide, dice.choice(("big", "little")))
+        elif way == 3:
+            del data[dice.randrange(len(data) + 1) :]
+        elif way == 4:
+            del data[at : at + dice.randrange(1, 64)]
+        elif way == 5:
+            begin = dice.randrange(len(data) + 1)
+            data[at:at] = data[begin : begin + dice.randrange(1, 256)]
+        else:
+            other = dice.choice(others)
+            begin = dice.randrange(len(other))
+            piece = other[begin : begin + dice.randrange(1, 512)]
+            data[at : at + len(piece)] = piece
+    return with_checksums(bytes(data)) if dice.random() < 0.5 else bytes(data)
+
+
+def with_checksums(data: bytes) -> bytes:
+    """A PNG whose chunks have true checksums, as far as it can be read; anything else as it is."""
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return data
+    out, at = bytearray(data), 8
+    while at + 12 <= len(out):
+        end = at + 8 + int.from_bytes(out[at : at + 4], "big")
+        if end + 4 > len(out):
+            break
+        out[end : end + 4] = struct.pack(">I", zlib.crc32(out[at + 4 : end]))
+        at = end + 4
+    return bytes(out)
+
+
+def seeds() -> list[tuple[str, bytes]]:
+    """Small pictures of each format, in the modes and with the parts that they may have."""
+    random_ = np.random.default_rng(22)
+    colours = random_.integers(0, 256, (24, 20, 3), np.uint8)
+    smooth = np.dstack([np.add.outer(np.arange(40), np.arange(32)) * 3] * 3).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F], exif[0x011A] = 6, "maker", 72.5
+    picture, wide = Image.fromarray(colours), Image.fromarray(smooth)
+    alpha = picture.convert("RGBA")
+    alpha.putalpha(90)
+    grey16 = Image.fromarray(random_.integers(0, 65_536, (9, 7), np.uint16))
+    options: dict[str, list[tuple[Image.Image, dict[str, Any]]]] = {
+        "PNG": [
+            (picture, {}), (alpha, {"exif": exif}), (picture.convert("P"), {"transparency": 3}), (grey16, {}),
+            (wide.convert("1"), {}), (picture.convert("L"), {"transparency": 7}), (wide, {"icc_profile": bytes(300)}),
+            (picture, {"save_all": True, "append_images": [alpha.convert("RGB")]}), (wide.convert("LA"), {}),
+        ],
+        "JPEG": [
+            (picture, {}), (wide, {"progressive": True, "exif": exif}), (wide.convert("L"), {}),
+            (picture.convert("CMYK"), {}), (wide, {"icc_profile": bytes(3000), "subsampling": 2}),
+        ],
+        "WEBP": [
+            (picture, {}), (picture, {"lossless": True}), (alpha, {"exif": exif}), (wide, {"icc_profile": bytes(300)}),
+            (picture, {"save_all": True, "append_images": [wide.resize((20, 24))]}),
+        ],
+        "AVIF": [
+            (picture, {"speed": 10}), (alpha, {"speed": 10, "exif": exif}), (wide.convert("L"), {"speed": 10}),
+            (wide, {"speed": 10, "tile_rows": 1, "autotiling": False}),
+            (picture, {"speed": 10, "save_all": True, "append_images": [wide.resize((20, 24))]}),
+        ],
+        "TIFF": [(picture, {}), (picture, {"compression": "tiff_lzw"}), (wide, {"compression": "jpeg"})],
+        "GIF": [(picture.convert("P"), {}), (wide, {"save_all": True, "append_images": [picture.resize((32, 40))]})],
+        "BMP": [(picture, {}), (wide.convert("1"), {})],
+    }  # fmt: skip
+    return [(kind, saved(each, kind, more)) for kind, some_ in options.items() for each, more in some_]
+
+
+def saved(picture: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
+    """The picture as a file."""
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+# ---- bombs -----------------------------------------------------------------------------------------------------------
+
+
+def bombs() -> dict[str, tuple[str, bytes]]:
+    """Pictures that are small as files and large, or long to decode, as pixels; each with its format."""
+    return {}
+
+
+def bombed(server: Server, name: str, sent: tuple[str, bytes]) -> Finding:
+    raise NotImplementedError
