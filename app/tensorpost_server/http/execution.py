@@ -15,6 +15,7 @@ from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, Rece
 from ..engine import QueueSlot, Stages, StartFunction, Ticket, Worker
 from ..planning import make_plan
 from ..settings import Settings
+from .access.access_control import QUOTA, ByteQuota
 from .call_cache import (
     MOST_KEY_BYTES,
     CallFormat,
@@ -71,8 +72,8 @@ class Execution:
 
     __slots__ = (
         "_assigned_bytes", "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing",
-        "_queue_slot", "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole",
-        "sender",
+        "_queue_slot", "_quota", "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait",
+        "_whole", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Execution:
         self._dialect, self._operator = dialect, operator
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
+        self._quota: ByteQuota | None = scope.get(QUOTA)
         self._parsing, self._slow_threads = (
             service.parsing.for_caller(self._caller),
             service.slow_threads.for_caller(self._caller),
@@ -132,6 +134,8 @@ class Execution:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
+            if self._quota is not None:
+                self._quota.end()
 
     def _observe(self) -> None:
         observation, sender = self._observation, self.sender
@@ -173,6 +177,8 @@ class Execution:
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
+        if self._quota is not None:
+            self._quota.reserve(self._response_bytes(prepared))
         stages.done("plan")
         worker = self._assign(prepared)
         stages.done("admit")
@@ -195,6 +201,10 @@ class Execution:
                 before, worker = worker, self._assign(prepared)
                 if worker is before:
                     raise
+
+    def _response_bytes(self, prepared: PreparedCall) -> int:
+        """Bytes of the response's body, as far as they are known before it is computed."""
+        return prepared.plan.output_bytes
 
     def _assign(self, prepared: PreparedCall) -> Worker:
         """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses.

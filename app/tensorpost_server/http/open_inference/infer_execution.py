@@ -146,6 +146,12 @@ class InferExecution(Execution):
         self._start = start
         return replace(prepared, options=replace(options, backend=worker.backend.name, device=index))
 
+    def _response_bytes(self, prepared: PreparedCall) -> int:
+        """See `Execution._response_bytes`; what lies in shared memory is not in the response."""
+        form = cast("PreparedInference", prepared).form
+        assert form is not None
+        return sum([output.size_in_bytes for output in form.outputs if output.wanted and output.region is None])
+
     def _device_targets(self, prepared: PreparedInference, worker: Worker) -> list[DeviceMemory | None] | None:
         """Where the worker's device puts the outputs; None if some are wanted elsewhere."""
         assert prepared.form is not None
