@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from .problems import InvalidFrame, TensorpostError
@@ -45,7 +45,7 @@ def library_message(error: BaseException) -> str:
 
 
 @contextmanager
-def reading(refusal: str) -> Iterator[None]:
+def reading(refusal: str) -> Generator[None]:
     """Whatever another library raises while it reads a caller's bytes becomes `InvalidFrame`, of any class.
 
     A lack of memory is no fault of the bytes: `MemoryError` stays, and what libraries raise in its place becomes it.

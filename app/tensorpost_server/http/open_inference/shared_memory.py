@@ -14,7 +14,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -334,7 +334,7 @@ def _open(key: str) -> int:
 
 
 @contextmanager
-def _access(refusal: str) -> Iterator[None]:
+def _access(refusal: str) -> Generator[None]:
     """What the system says of an object becomes an error of ours."""
     try:
         yield
