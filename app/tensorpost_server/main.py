@@ -20,6 +20,7 @@ from tensorpost.problems import TensorpostError
 
 from . import machine
 from .backends import DeviceOptions
+from .child_processes import close_libraries, open_libraries
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes
@@ -128,6 +129,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
+        open_libraries(
+            settings.onnx_processes, max(1, settings.numpy_threads // settings.onnx_processes), settings.max_seconds,
+            ahead=settings.onnx_ahead,
+        )  # fmt: skip
         service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:
@@ -142,6 +147,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             trimming.cancel()
             buffers.trim(0)
             service.inference.regions.close()
+            close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
             service.observe_by(None)

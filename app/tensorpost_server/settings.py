@@ -320,6 +320,19 @@ class Settings(BaseSettings):
         description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
         "while it runs, its pauses not counted. POST /v1/validate tells the estimate.",
     )
+    onnx_processes: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the "
+        "threads of numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One process "
+        "more checks nodes with the package onnx.",
+    )
+    onnx_ahead: bool = Field(
+        default=True,
+        description="Whether these processes are started with the server, where the extra onnx is installed; else "
+        "with the first calls, which then wait for about a second.",
+    )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,
         ge=1,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..datatypes import BOOLEANS, DATA_TYPES, data_type
 from ..problems import InvalidDescriptor, entry_count
 from ._report import Path, Report, did_you_mean
-from .package import tensor_of_proto
+from .package_calls import tensor_of_proto
 from .schemas import (
     ONNX_OPERATORS,
     WRITTEN_BY_HAND,
