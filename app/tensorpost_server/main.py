@@ -20,7 +20,7 @@ from tensorpost.problems import TensorpostError
 
 from . import machine
 from .backends import DeviceOptions
-from .child_processes import close_libraries, open_libraries
+from .child_processes import PICTURES, close_libraries, open_libraries
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes
@@ -133,6 +133,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             settings.onnx_processes, max(1, settings.numpy_threads // settings.onnx_processes), settings.max_seconds,
             ahead=settings.onnx_ahead,
         )  # fmt: skip
+        PICTURES.seconds = settings.picture_seconds
+        PICTURES.open(settings.picture_processes, ahead=False)
         service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:

@@ -302,6 +302,19 @@ class Settings(BaseSettings):
         description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
         "and each may take 48 bytes of memory meanwhile.",
     )
+    picture_processes: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Processes that read and write pictures by Pillow, one picture each at a time. They start with the "
+        "first pictures, and take some 40 MiB each beside memory_bytes. What ends such a process ends nothing else.",
+    )
+    picture_seconds: float = Field(
+        default=120,
+        gt=0,
+        description="Longest time that a process may read or write one picture, seconds; then it is ended, and the "
+        "caller refused.",
+    )
     max_output_bytes: int = Field(
         default=16 * _GIB,
         ge=1,

@@ -104,8 +104,10 @@ class EncodedImage:
             InvalidFrame: the file is broken.
         """
         with reading(_refusal(self.name)):
-            pixels = _decoded(self)
-        return np.ascontiguousarray(_ORIENT[self.orientation](pixels))
+            pixels = _ORIENT[self.orientation](_decoded(self))
+        if pixels.shape != self.shape or pixels.itemsize != self.depth // 8:
+            raise InvalidFrame(f"{self.name} has other pixels than its head says")
+        return np.ascontiguousarray(pixels)
 
 
 _ORIENT: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {

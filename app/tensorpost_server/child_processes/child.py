@@ -24,6 +24,7 @@ import numpy as np
 from ..machine import free_unused_memory
 from .messages import receive, send_parts, travels
 from .onnx_functions import forget_sessions, infer_node, run_node, version_of_schema
+from .picture_functions import decode_picture, encode_picture, open_picture
 from .refusal import Refusal
 from .segment import SharedSegment
 
@@ -32,7 +33,10 @@ __all__ = ["main"]
 Function: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
 FUNCTIONS: Mapping[str, Function] = {
+    "decode_picture": decode_picture,
+    "encode_picture": encode_picture,
     "infer_node": infer_node,
+    "open_picture": open_picture,
     "run_node": run_node,
     "version_of_schema": version_of_schema,
 }

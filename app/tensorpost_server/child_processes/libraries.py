@@ -19,6 +19,7 @@ from typing import Any, cast
 from tensorpost.onnx.package import PackageCalls, call_package_by
 from tensorpost.onnx.package_calls import InferredModel, SchemaVersion
 
+from .pictures import PICTURES
 from .pool import ProcessPool
 
 __all__ = ["ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
@@ -78,6 +79,7 @@ def close_libraries() -> None:
             call_package_by(_applications.before)
             ONNX.close()
             ONNX_RUNTIME.close()
+            PICTURES.close()
 
 
 def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:

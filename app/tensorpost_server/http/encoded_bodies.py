@@ -17,10 +17,11 @@ import numpy as np
 from tensorpost.datatypes import DataType, data_type
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import NpyHead, NpyHeadReader
-from tensorpost.images import EncodedImage, open_image
+from tensorpost.images import EncodedImage
 from tensorpost.library_message import reading
 from tensorpost.problems import InvalidFrame, LimitExceeded
 
+from ..child_processes import decode_picture, open_picture
 from ..settings import Settings
 from .media_types import Pixels
 
@@ -99,7 +100,7 @@ class Picture:
             InvalidFrame: it is not a picture of this media type, or broken.
             LimitExceeded: it is too large.
         """
-        image = open_image(content, "the body", max_pixels=settings.max_image_pixels)
+        image = open_picture(content, "the body", settings.max_image_pixels)
         if media_type != f"image/{image.format.lower()}":
             raise InvalidFrame(
                 f"the body is not what its Content-Type says; it is a {image.format} picture: send it with "
@@ -121,13 +122,15 @@ class Picture:
     def working_bytes(self) -> int:
         """See `Encoded.working_bytes`."""
         height, width, channels = self.image.shape
-        return self.image.working_bytes + height * width * channels * (self.image.depth // 8)
+        # The file and the pixels lie in memory that is shared with the process that decodes them, too.
+        shared = len(self.image.content) + height * width * channels * (self.image.depth // 8)
+        return self.image.working_bytes + 2 * shared
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
         """See `Encoded.decode_into`."""
         del first
         ((_, row, shape),) = self.tensors
-        pixels = self.image.decode()[np.newaxis]
+        pixels = decode_picture(self.image)[np.newaxis]
         if self.pixels.layout == "NCHW":
             pixels = np.moveaxis(pixels, 3, 1)
         target = np.frombuffer(memory[0], row.dtype).reshape(shape)

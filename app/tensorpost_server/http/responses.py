@@ -17,11 +17,12 @@ from starlette.types import Message, Send
 
 from tensorpost import datatypes, frame
 from tensorpost.descriptors import TileOperatorDesc
-from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
+from tensorpost.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
 from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
+from ..child_processes import encode_picture
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
@@ -292,7 +293,7 @@ def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
         # The nearest of 0 to 255; what is outside of 0 to 1 is limited, and NaN is 0.
         scaled = np.nan_to_num(np.clip(array.astype(np.float32), 0, 1), nan=0)
         array = np.rint(np.multiply(scaled, 255, out=scaled), out=scaled).astype(np.uint8)
-    return encode_image(array, format_.response.name)
+    return encode_picture(array, format_.response.name)
 
 
 def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
