@@ -13,12 +13,14 @@ from ..machine import BUSY, Machine, busy_cores
 from ..report import markdown
 from ..servers import ROOT
 from .attacks import ATTACKS, attacks
+from .callers import callers
 from .finding import Finding
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
 from .overload import overload
 from .parsers import parsers
+from .picture_fuzz import picture_fuzz
 from .suites import access_suites, attack_suites
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
@@ -28,10 +30,12 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "lifecycle": (40, lifecycle),
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),
+    "pictures": (60, picture_fuzz),
+    "callers": (20, callers),
     "limits": (30, limits),
     "access": (30, access_suites),
 }
-"""Each row with its part of ten minutes, in seconds."""
+"""Each row with its part of the time, in proportion."""
 WHOLE = sum(part for part, _ in ROWS.values())
 WORDS = {True: "yes", False: "NO", None: "not tried"}
 

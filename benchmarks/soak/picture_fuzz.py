@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
+import re
 import struct
 import time
 import zlib
@@ -17,11 +19,11 @@ from PIL import Image
 from tests.support.http_app import Answer, Wire, request_bytes
 
 from .. import servers
-from ..servers import Server, resident
-from .finding import LOCAL, Finding, in_processes, settled
+from ..servers import Server, resident, resident_family
+from .finding import LIVE, LOCAL, SMALL, Finding, ask, in_processes, settled
 
-PICTURES_PER_SECOND = 1000
-"""The factor that makes a count of a row's time: 30,000 pictures in the 30 s of a whole soak."""
+PICTURES_PER_SECOND = 600
+"""The factor that makes a count of a row's time: more than 30,000 pictures in the 53 s of a whole soak."""
 PROCESSES = 2
 DECLARED = frozenset((200, 400, 408, 413, 415, 422, 429, 503))
 """Statuses that a picture may be answered with."""
@@ -30,17 +32,20 @@ SLOWEST_SECONDS = 20.0
 GROWTH_BYTES = 96 << 20
 """By how much the server may have grown: what its allocators keep."""
 MIB = 1 << 20
+BOMBERS, BOMB_BUDGET = 8, 3 << 30
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "TIFF", "GIF", "BMP")
 PATH = "/v1/operators/tile?repeats=1,1,1,1"
+_OF_THE_MACHINE = re.compile(rb" at 0x[0-9a-f]{6}|site-packages|/usr/|/home/|/root/")
 
 
 def picture_fuzz(seconds: float) -> Iterator[Finding]:
     """Mutated pictures, then bombs beside a caller who behaves well."""
     with servers.tensorpost(max_image_pixels=1 << 20) as server:
         yield mutated(server, max(1000, round(seconds * PICTURES_PER_SECOND)))
-    for name, sent in bombs().items():
-        with servers.tensorpost() as server:
-            yield bombed(server, name, sent)
+    with servers.tensorpost(memory_bytes=BOMB_BUDGET) as server:
+        answers_to(server.port, *seeds()[0])  # starts the processes
+        for name, (kind, sent) in bombs().items():
+            yield bombed(server, name, kind, sent)
 
 
 def mutated(server: Server, count: int) -> Finding:
@@ -102,7 +107,7 @@ def is_named(answer: Answer) -> bool:
     """Whether an answer is a tensor, or an error with a code that says nothing of the machine."""
     if answer.status == 200:
         return answer.headers["content-type"] == "application/x-npy"
-    return bool(answer.json().get("type")) and b"0x" not in answer.body and b"site-packages" not in answer.body
+    return bool(answer.json().get("type")) and _OF_THE_MACHINE.search(answer.body) is None
 
 
 def post(kind: str, picture: bytes) -> bytes:
@@ -206,8 +211,72 @@ def saved(picture: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
 
 def bombs() -> dict[str, tuple[str, bytes]]:
     """Pictures that are small as files and large, or long to decode, as pixels; each with its format."""
-    return {}
+    grey = np.zeros((6000, 6000), np.uint8)
+    picture = Image.fromarray(grey)
+    progressive = saved(picture, "JPEG", {"progressive": True})
+    last = progressive.rindex(b"\xff\xda")
+    webp = saved(Image.new("RGBA", (16, 16)), "WEBP", {"lossless": True})
+    vp8x = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (16_382).to_bytes(3, "little") + (8000).to_bytes(3, "little")
+    avif = saved(Image.new("RGB", (64, 64)), "AVIF", {"speed": 10})
+    at = avif.index(b"ispe") + 8
+    png = saved(picture, "PNG", {})
+    text = zlib.compress(bytes(64 << 20), 9)
+    return {
+        "PNG of 36 megapixels in 36 KB": ("PNG", png),
+        "PNG of 4,294,967,295 x 4,294,967,295": ("PNG", with_checksums(png[:16] + b"\xff" * 8 + png[24:])),
+        "PNG with a text of 64 MiB in 64 KB": ("PNG", png[:33] + chunk(b"zTXt", b"a\0\0" + text) + png[33:]),
+        "PNG of 30,000 empty chunks": ("PNG", png[:33] + chunk(b"tEXt", b"") * 30_000 + png[33:]),
+        "JPEG of 36 megapixels with 90 scans": ("JPEG", progressive[:-2] + progressive[last:-2] * 90 + b"\xff\xd9"),
+        "JPEG of 65,500 x 65,500": ("JPEG", with_jpeg_size(progressive, 65_500)),
+        "WebP with a canvas of 131 megapixels": ("WEBP", webp[:12] + vp8x + webp[12:]),
+        "AVIF that says 65,535 x 65,535": ("AVIF", avif[:at] + struct.pack(">II", 65_535, 65_535) + avif[at + 8 :]),
+        "TIFF of 36 megapixels": ("TIFF", saved(picture, "TIFF", {"compression": "tiff_lzw"})),
+    }
 
 
-def bombed(server: Server, name: str, sent: tuple[str, bytes]) -> Finding:
-    raise NotImplementedError
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def with_jpeg_size(data: bytes, side: int) -> bytes:
+    """A progressive JPEG that says other sizes."""
+    at = data.index(b"\xff\xc2") + 5
+    return data[:at] + struct.pack(">HH", side, side) + data[at + 4 :]
+
+
+def bombed(server: Server, name: str, kind: str, sent: bytes) -> Finding:
+    """Send it on eight connections, twice each: memory stays in its budget, and others are answered meanwhile."""
+    before, most, live = resident_family(server.process), [0], list[float]()
+
+    def meanwhile() -> None:
+        most[0] = max(most[0], resident_family(server.process))
+        begin = time.monotonic()
+        ask(server.port, LIVE)
+        live.append(time.monotonic() - begin)
+
+    begin = time.monotonic()
+    found = in_processes([partial(answers_to, server.port, kind, sent)] * BOMBERS, meanwhile)
+    took, left = time.monotonic() - begin, settled(server.port)
+    statuses = sorted({status for each in found for status in each})
+    small = ask(server.port, SMALL).status
+    seen = (
+        f"answers {statuses}; server and its processes {before / MIB:.0f} MiB before, {most[0] / MIB:.0f} at most, "
+        f"{resident_family(server.process) / MIB:.0f} after; liveness in {max(live, default=0) * 1e3:.0f} ms at most; "
+        f"{took:.1f} s"
+    )
+    holds = {*statuses} <= DECLARED and not left and small == 200 and most[0] <= before + BOMB_BUDGET + GROWTH_BYTES
+    return Finding(
+        f"{2 * BOMBERS} of {name} ({len(sent):,} bytes), memory budget {BOMB_BUDGET / MIB:.0f} MiB", seen, holds
+    )
+
+
+def answers_to(port: int, kind: str, sent: bytes) -> list[int]:
+    """The statuses of two answers."""
+    statuses: list[int] = []
+    for _ in range(2):
+        with contextlib.closing(Wire("127.0.0.1", port)) as wire:
+            wire.socket.settimeout(300)
+            wire.send(post(kind, sent))
+            statuses.append(wire.answer().status)
+    return statuses
