@@ -20,7 +20,8 @@ from tensorpost.problems import TensorpostError
 
 from . import machine
 from .backends import DeviceOptions
-from .child_processes import PICTURES, close_libraries, open_libraries
+from .child_processes.libraries import close_libraries, open_libraries
+from .child_processes.pictures import PICTURES
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes

@@ -17,7 +17,7 @@ from tests.support.http_app import http_app
 from tests.support.live_server import default_server
 
 from tensorpost.onnx import schemas
-from tensorpost_server.child_processes import ONNX, ONNX_RUNTIME
+from tensorpost_server.child_processes.libraries import ONNX, ONNX_RUNTIME
 
 X = np.array([[[[1, 2], [3, 4]]]], np.float32)
 # directml.h's half-pixel linear doubling of [[1, 2], [3, 4]], worked by hand
@@ -27,7 +27,7 @@ FRAME = {"content-type": "application/vnd.safetensors"}
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
-    with default_server() as url, httpx.Client(base_url=url) as client:
+    with default_server() as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 

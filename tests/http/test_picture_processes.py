@@ -21,7 +21,7 @@ from tests.support.http_app import AppClient, assert_problem, http_app
 
 from tensorpost.images import EncodedImage, open_image
 from tensorpost.problems import LibraryFailed
-from tensorpost_server.child_processes import PICTURES, decode_picture
+from tensorpost_server.child_processes.pictures import PICTURES, decode_picture
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
 

@@ -3,26 +3,6 @@
 A library that fails there ends its process and not the server's. `pool.py` starts the processes ahead and starts new
 ones when they end; `process.py` is one of them as the server sees it; `child.py` is its main program, and calls the
 functions of `onnx_functions.py` and `picture_functions.py`. `messages.py` is what travels between the two, and
-`segment.py` the memory that they share. `libraries.py` and `pictures.py` have the pools that there are.
+`segment.py` the memory that they share. `libraries.py` and `pictures.py` have the pools that there are. Nothing is
+imported here, since every process would import it.
 """
-
-from .libraries import ONNX, ONNX_RUNTIME, close_libraries, open_libraries
-from .pictures import PICTURES, decode_picture, encode_picture, open_picture
-from .pool import LibraryState, ProcessPool
-from .process import FunctionRefused
-from .segment import SharedSegment
-
-__all__ = [
-    "ONNX",
-    "ONNX_RUNTIME",
-    "PICTURES",
-    "FunctionRefused",
-    "LibraryState",
-    "ProcessPool",
-    "SharedSegment",
-    "close_libraries",
-    "decode_picture",
-    "encode_picture",
-    "open_libraries",
-    "open_picture",
-]

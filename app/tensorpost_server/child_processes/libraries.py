@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tensorpost._onnx_package import InferredModel, SchemaVersion
 from tensorpost.onnx.package import PackageCalls, call_package_by
-from tensorpost.onnx.package_calls import InferredModel, SchemaVersion
 
 from .pictures import PICTURES
 from .pool import ProcessPool
@@ -30,7 +30,7 @@ _INFER_BYTES = 128 << 20
 _MOST_MODEL_BYTES = 1 << 20
 """Of a model beside its constants: names, shapes and attributes."""
 
-ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference", "tensorpost.onnx"),
+ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
                    seconds=_INFER_SECONDS)  # fmt: skip
 ONNX_RUNTIME = ProcessPool("ONNX Runtime", ("onnxruntime",), seconds=600.0, setting="TENSORPOST_MAX_SECONDS")
 
@@ -83,7 +83,7 @@ def close_libraries() -> None:
 
 
 def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
-    """See `package_calls.schema_version`."""
+    """See `_onnx_package.schema_version`."""
     _require_onnx()
     answer, _ = ONNX.call(
         "version_of_schema", {"op_type": op_type, "opset": opset}, subject=op_type[:60], memory_bytes=_INFER_BYTES
@@ -96,7 +96,7 @@ def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
 
 
 def _infer_model(node: Mapping[str, Any]) -> InferredModel:
-    """See `package_calls.infer_model`."""
+    """See `_onnx_package.infer_model`."""
     _require_onnx()
     constants = sum([len(values) for _, _, values in node["constants"]])
     answer, (model,) = ONNX.call(

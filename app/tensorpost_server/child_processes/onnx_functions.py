@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost._onnx_package import infer_model, schema_version
+
 from .refusal import Refusal
 
 __all__ = ["forget_sessions", "infer_node", "run_node", "version_of_schema"]
@@ -23,18 +25,14 @@ _OUT_OF_MEMORY = ("bad alloc", "bad_alloc", "failed to allocate", "out of memory
 
 
 def version_of_schema(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """See `tensorpost.onnx.package_calls.schema_version`; the answer is `version`."""
+    """See `tensorpost._onnx_package.schema_version`; the answer is `version`."""
     del arrays
-    from tensorpost.onnx.package_calls import schema_version  # in processes of the package onnx only
-
     return {"version": schema_version(head["op_type"], head["opset"])}, []
 
 
 def infer_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """See `tensorpost.onnx.package_calls.infer_model`; the answer is `problem`, `outputs`, and the model's bytes."""
+    """See `tensorpost._onnx_package.infer_model`; the answer is `problem`, `outputs`, and the model's bytes."""
     del arrays
-    from tensorpost.onnx.package_calls import infer_model  # in processes of the package onnx only
-
     found = infer_model(head["node"])
     return {"problem": found.problem, "outputs": found.outputs}, [np.frombuffer(found.model, np.uint8)]
 

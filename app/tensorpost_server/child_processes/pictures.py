@@ -15,7 +15,9 @@ from .process import FunctionRefused
 
 __all__ = ["PICTURES", "decode_picture", "encode_picture", "open_picture"]
 
-PICTURES = ProcessPool("Pillow", ("PIL.Image", "tensorpost.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS")
+PICTURES = ProcessPool(
+    "Pillow", ("PIL.Image", "tensorpost.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS"
+)
 
 _HEAD_BYTES_PER_PIXEL = 16
 """Canvases that libwebp takes for a head. Nothing is written to them before it decodes, so they take no pages."""

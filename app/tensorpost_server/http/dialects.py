@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from operator import itemgetter
 from typing import Any, cast
 
@@ -308,6 +309,9 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
 class OnnxParser:
     """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
 
+    Attributes:
+        value_names: the inputs that decide the output's shape, in any version; the node refuses those its own has not.
+
     Raises:
         UnknownOperator: there is no operator of that name; with the nearest name.
     """
@@ -316,6 +320,7 @@ class OnnxParser:
         schema = find_schema(name, NEWEST_OPSET)
         self._name = name
         self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
+        self.value_names = _value_names(name)  # here, since the package onnx may have to be asked for the versions
 
     def npy_tensor(self, *, empty: bool) -> str | None:
         """See `CallParser.npy_tensor`: of the operator's newest version."""
@@ -332,11 +337,6 @@ class OnnxParser:
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`: of the operator's newest version."""
         return _numbered([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
-
-    @property
-    def value_names(self) -> frozenset[str]:
-        """The inputs that decide the output's shape, in any version; the node refuses those its own has not."""
-        return _value_names(self._name)
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
@@ -398,8 +398,8 @@ class OnnxParser:
 def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
     own = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
     if not own:
-        found = [find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1)]
-        own = [schema for schema in found if isinstance(schema, OnnxSchema)][:1]
+        found = (find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1))
+        own = [*islice((schema for schema in found if isinstance(schema, OnnxSchema)), 1)]
     if not own:
         raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
     return tuple(own)

@@ -21,7 +21,7 @@ from tensorpost.images import EncodedImage
 from tensorpost.library_message import reading
 from tensorpost.problems import InvalidFrame, LimitExceeded
 
-from ..child_processes import decode_picture, open_picture
+from ..child_processes.pictures import decode_picture, open_picture
 from ..settings import Settings
 from .media_types import Pixels
 

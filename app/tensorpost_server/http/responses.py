@@ -22,7 +22,7 @@ from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
-from ..child_processes import encode_picture
+from ..child_processes.pictures import encode_picture
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings

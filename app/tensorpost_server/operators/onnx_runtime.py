@@ -18,7 +18,9 @@ from tensorpost.onnx import OnnxNode, OnnxSchema
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.problems import InvalidDescriptor, NoBackend, Violation
 
-from ..child_processes import ONNX_RUNTIME, FunctionRefused, SharedSegment
+from ..child_processes.libraries import ONNX_RUNTIME
+from ..child_processes.process import FunctionRefused
+from ..child_processes.segment import SharedSegment
 from ..forms import Array
 from ..forms.base import go_on
 from .onnx_runtime_cost import extra_bytes, work_of
@@ -76,10 +78,16 @@ def _run(
     except FunctionRefused as refusal:
         raise _problem(refusal, operator) from refusal
     made = [(array.dtype.name, array.shape) for array in found]
-    if made != [*results]:
+    if [*map(_without_ones, made)] != [*map(_without_ones, results)]:
         shapes = ", ".join([f"{kind} {list(shape)}" for kind, shape in made])
         raise _refused(f"for {operator}, ONNX Runtime makes {shapes}, which is not what the package onnx infers")
     return tuple(found)
+
+
+def _without_ones(tensor: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    """Type and shape without dimensions of 1, of which ONNX Runtime makes more or fewer (Det)."""
+    kind, shape = tensor
+    return kind, tuple([size for size in shape if size != 1])
 
 
 def _problem(refusal: FunctionRefused, operator: str) -> NoBackend | InvalidDescriptor:

@@ -1,7 +1,7 @@
 """What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
 
 The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
-both, and is needed on the side of the caller too, who must know the outputs. `package_calls.py` calls the package, in
+both, and is needed on the side of the caller too, who must know the outputs. `_onnx_package.py` calls the package, in
 this process; a server has it called in a child process instead (`call_package_by`).
 """
 
@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from .._onnx_package import InferredModel, SchemaVersion, infer_model, schema_version
 from ..datatypes import DATA_TYPES, data_type
 from ..extras import install_command
 from .given_node import GivenNode, InferredOutputs
-from .package_calls import InferredModel, SchemaVersion, infer_model, schema_version
 
 __all__ = ["PackageCalls", "call_package_by", "infer_by_package", "since_version"]
 
 
 @dataclass(frozen=True, slots=True)
 class PackageCalls:
-    """The functions that call the package: those of `package_calls.py`, or others of the same meaning.
+    """The functions that call the package: those of `_onnx_package.py`, or others of the same meaning.
 
     Attributes:
-        schema_version: see `package_calls.schema_version`.
-        infer_model: see `package_calls.infer_model`.
+        schema_version: see `_onnx_package.schema_version`.
+        infer_model: see `_onnx_package.infer_model`.
     """
 
     schema_version: Callable[[str, int], SchemaVersion | str | None] = schema_version
@@ -105,7 +105,7 @@ def infer_by_package(given: GivenNode) -> InferredOutputs:
 
 
 def _node_document(given: GivenNode) -> dict[str, Any]:
-    """The node as JSON values, of which `package_calls.infer_model` makes the model."""
+    """The node as JSON values, of which `_onnx_package.infer_model` makes the model."""
     schema = given.schema
     formal = [slot.name for slot in schema.inputs if not slot.variadic]
     names = [name if name in given.tensors or name in given.values else "" for name in formal]

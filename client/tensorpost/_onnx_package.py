@@ -1,6 +1,7 @@
 """Calls of the `onnx` package, which is imported here and nowhere else: JSON values in, JSON values and bytes out.
 
-So a server can make the same calls in a child process: the package checks and infers in C++ what strangers sent.
+So a server can make the same calls in a child process: the package checks and infers in C++ what strangers sent. It
+stands outside of `tensorpost.onnx`, whose import such a process does without: a second of processor time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..datatypes import DATA_TYPES, data_type
+from .datatypes import DATA_TYPES, data_type
 
 __all__ = ["InferredModel", "SchemaVersion", "infer_model", "schema_row", "schema_version", "tensor_of_proto"]
 
