@@ -39,7 +39,8 @@ _LIMITS = (
     "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
     "max_connections_per_address", "slice_bytes", "slices_ahead", "head_timeout_seconds", "min_bytes_per_second",
     "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds", "send_timeout_seconds",
-    "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds",
+    "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds", "picture_processes", "picture_seconds",
+    "onnx_processes",
 )  # fmt: skip
 """The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""
 
