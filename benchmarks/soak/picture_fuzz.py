@@ -30,7 +30,7 @@ DECLARED = frozenset((200, 400, 408, 413, 415, 422, 429, 503))
 SLOWEST_SECONDS = 20.0
 """An answer that takes longer counts as none."""
 GROWTH_BYTES = 96 << 20
-"""By how much the server may have grown: what its allocators keep."""
+"""Memory by which the server may have grown: what its allocators keep."""
 MIB = 1 << 20
 BOMBERS, BOMB_BUDGET = 8, 3 << 30
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "TIFF", "GIF", "BMP")

@@ -54,7 +54,7 @@ def reading(refusal: str) -> Generator[None]:
         refusal: the beginning of the message, as `the body cannot be read as a picture`.
 
     Raises:
-        InvalidFrame: in the place of what was raised.
+        InvalidFrame: the library raised an error of another class.
         MemoryError: there is no memory.
     """
     try:
