@@ -385,7 +385,7 @@ class InvalidJson(InvalidRequest):
 
 
 class InvalidFrame(InvalidRequest):
-    """The head of a frame or of an npy body is malformed, or contradicts itself."""
+    """A frame, an npy or npz body or a picture is malformed, or contradicts itself."""
 
     code = "invalid-frame"
     title = "The tensor container cannot be read"

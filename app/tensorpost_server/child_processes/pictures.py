@@ -40,7 +40,8 @@ def open_picture(content: bytes, name: str, max_pixels: int) -> EncodedImage:
         LibraryUnavailable: there is no process for it.
         ModuleNotFoundError: Pillow is not installed.
     """
-    memory = _LEAST_BYTES + 2 * len(content) + _HEAD_BYTES_PER_PIXEL * max_pixels
+    canvas = max_pixels if content[8:12] == b"WEBP" else 0
+    memory = _LEAST_BYTES + 2 * len(content) + _HEAD_BYTES_PER_PIXEL * canvas
     file = np.frombuffer(content, np.uint8)
     answer, _ = _call("open_picture", {"name": name, "max_pixels": max_pixels}, file, name, memory, key=content)
     kind, *numbers = answer["picture"]
