@@ -17,6 +17,7 @@ from .finding import Finding
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
+from .onnx_fuzz import onnx_fuzz
 from .overload import overload
 from .parsers import parsers
 from .suites import access_suites, attack_suites
@@ -30,6 +31,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "parsers": (60, parsers),
     "limits": (30, limits),
     "access": (30, access_suites),
+    "onnx fuzz": (100, onnx_fuzz),
 }
 """Each row with its part of ten minutes, in seconds."""
 WHOLE = sum(part for part, _ in ROWS.values())
