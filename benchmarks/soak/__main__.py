@@ -18,6 +18,7 @@ from .finding import Finding
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
+from .onnx_fuzz import onnx_fuzz
 from .overload import overload
 from .parsers import parsers
 from .picture_fuzz import picture_fuzz
@@ -34,6 +35,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "callers": (20, callers),
     "limits": (30, limits),
     "access": (30, access_suites),
+    "onnx fuzz": (100, onnx_fuzz),
 }
 """Each row with its part of the time, in proportion."""
 WHOLE = sum(part for part, _ in ROWS.values())

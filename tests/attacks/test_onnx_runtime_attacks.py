@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -84,6 +85,19 @@ def test_a_node_that_trips_an_assertion_ends_its_process_only(
     assert seen == [(422, "library-failed", "ended")] * 2 + [(422, "library-failed", "refused")]
     assert client.get("/v2/health/live").status_code == 200
     assert run(client, "Det", {"X": np.eye(2, dtype=np.float32)}).status_code == 200
+
+
+def test_the_server_itself_loads_neither_library(server: Server) -> None:
+    client, pid = server
+    assert run(client, "Det", {"X": np.eye(2, dtype=np.float32)}).status_code == 200
+
+    for process, loaded in ((pid, False), *[(child, True) for child in descendants(pid)]):
+        maps = Path(f"/proc/{process}/maps").read_text("ascii", "replace")
+        assert ("/onnxruntime/" in maps or "/onnx/" in maps) == loaded
+
+    devices = client.get("/v1/devices").json()["libraries"]
+    assert {library["name"]: library["processes"] >= 1 for library in devices} == {"onnx": True, "onnxruntime": True}
+    assert 'tensorpost_library_processes{library="onnxruntime"}' in client.get("/metrics").text
 
 
 def test_a_constant_by_value_is_not_computed_before_admission(server: Server) -> None:
@@ -222,8 +236,8 @@ def compute_endlessly(url: str, server: int) -> set[int]:
             httpx.post(url + ENDLESS, content=save({"X": np.ones((1, 1, 700), "f4")}), headers=FRAME, timeout=120)
 
     threading.Thread(target=call, daemon=True).start()
-    busy = 3.0  # processor seconds; starting takes about one
-    eventually(lambda: any(processor_seconds(child) > busy for child in descendants(server)), "a node is computed", 60)
+    busy = 1.5  # processor seconds; starting takes less than one
+    eventually(lambda: any(processor_seconds(child) > busy for child in descendants(server)), "a node is computed", 90)
     return descendants(server)
 
 

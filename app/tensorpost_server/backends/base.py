@@ -236,7 +236,7 @@ class HostBackend:
         return ""
 
     def held_bytes(self, plan: Plan) -> int:
-        """Outputs that are computed together, by one thread, and the scratch memory of the slices computed at a time."""
+        """Outputs that are computed together, by one thread, and the scratch memory of what is computed at a time."""
         at_once = 1 if plan.form.computed_whole else min(self.threads, max(1, len(plan.slices)))
         return plan.held_bytes + plan.scratch_bytes * at_once
 

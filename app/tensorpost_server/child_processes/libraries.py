@@ -22,7 +22,7 @@ from tensorpost.onnx.package import PackageCalls, call_package_by
 from .pictures import PICTURES
 from .pool import ProcessPool
 
-__all__ = ["ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
+__all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
 
 _INFER_SECONDS = 10.0
 _INFER_BYTES = 128 << 20
@@ -33,6 +33,8 @@ _MOST_MODEL_BYTES = 1 << 20
 ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
                    seconds=_INFER_SECONDS)  # fmt: skip
 ONNX_RUNTIME = ProcessPool("ONNX Runtime", ("onnxruntime",), seconds=600.0, setting="TENSORPOST_MAX_SECONDS")
+
+LIBRARIES = (ONNX, ONNX_RUNTIME)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,10 @@ from .process import (
     FunctionRefused,
 )
 
-__all__ = ["LibraryState", "ProcessPool"]
+__all__ = ["END_REASONS", "LibraryState", "ProcessPool"]
+
+END_REASONS = ("failed", "killed", "timed_out", "abandoned", "retired")
+"""Why a process ended; see `LibraryState.ended`."""
 
 MOST_FAILURES = 2
 REFUSED_SECONDS = 600.0
@@ -98,6 +101,13 @@ class ProcessPool:
         """Whether the modules can be imported."""
         return all(find_spec(module.partition(".")[0]) is not None for module in self._modules)
 
+    @cached_property
+    def _version(self) -> str | None:
+        try:
+            return version(self.name)
+        except PackageNotFoundError:
+            return None
+
     def open(self, count: int, *, ahead: bool) -> None:
         """Say how many processes there are at most, and start them; returns before they are ready.
 
@@ -133,12 +143,9 @@ class ProcessPool:
     @property
     def state(self) -> LibraryState:
         """See `LibraryState`."""
-        try:
-            found = version(self.name)
-        except PackageNotFoundError:
-            found = None
         with self._changed:
-            return LibraryState(self.name, found, len(self._all), dict(self._ended))
+            ended = {reason: self._ended[reason] for reason in END_REASONS}
+            return LibraryState(self.name, self._version, len(self._all), ended)
 
     def call(
         self, function: str, arguments: Mapping[str, Any], arrays: Sequence[Any] = (), *, subject: str,

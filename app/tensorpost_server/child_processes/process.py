@@ -219,9 +219,11 @@ def _start(connection: int, segment: SharedSegment | None, modules: Sequence[str
     command = [sys.executable, "-P", "-m", f"{__package__}.child", str(connection), str(shared), str(os.getpid())]
     command.append(",".join(modules))
     # The server's settings, and so its secrets, are none of the child's business; two arenas keep malloc from
-    # holding memory for each thread.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
+    # holding memory for each thread. ONNX Runtime 1.32 writes events to a database below the home and sends them to
+    # its maker, unless it is told not to.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORPOST_", "XDG_"))}
     environment |= {"MALLOC_ARENA_MAX": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= {"ORT_DISABLE_TELEMETRY": "1"} | ({} if sys.platform == "win32" else {"HOME": os.devnull})
     if sys.platform == "win32":
         os.set_handle_inheritable(connection, True)
         startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [connection]})

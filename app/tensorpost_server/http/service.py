@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from tensorpost.library_message import without_paths
 from tensorpost.problems import NotReady
 
+from ..child_processes.libraries import LIBRARIES
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
@@ -36,11 +37,10 @@ _LIMITS = (
     "numpy_threads", "cuda_memory_bytes", "cuda_pinned_bytes", "directml_seconds", "auto_minimum_work", "idle_seconds",
     "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
     "max_json_elements", "max_image_pixels", "max_output_bytes", "max_work", "max_seconds", "memory_bytes",
-    "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
+    "pool_bytes", "max_requests", "onnx_processes", "caller_share", "slow_upload_seconds", "max_connections",
     "max_connections_per_address", "slice_bytes", "slices_ahead", "head_timeout_seconds", "min_bytes_per_second",
     "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds", "send_timeout_seconds",
     "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds", "picture_processes", "picture_seconds",
-    "onnx_processes",
 )  # fmt: skip
 """The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""
 
@@ -173,12 +173,16 @@ router = APIRouter()
 
 @router.get("/v1/devices", summary="List the devices", tags=["service"])
 async def list_devices(request: Request) -> JsonDocument:
-    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
+    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now.
+
+    Beside them the libraries that compute in processes of their own: how many there are, and how many have ended.
+    """
     pool = service_of(request).opened()
     devices = [asdict(status) for status in pool.status()]
     for device in devices:
         device["reason"] = device["reason"] and without_paths(device["reason"])
-    return JsonDocument({"default": pool.default, "devices": devices})
+    libraries = [asdict(library.state) for library in LIBRARIES]
+    return JsonDocument({"default": pool.default, "devices": devices, "libraries": libraries})
 
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
