@@ -147,6 +147,15 @@ def resident(process: int, what: str = "VmRSS") -> int:
     return int(found[1]) * 1024
 
 
+def resident_family(process: int) -> int:
+    """Bytes of a process and all below it in memory now; memory that they share is counted for each. Linux only."""
+    total = 0
+    for each in (process, *_descendants(process)):
+        with contextlib.suppress(OSError, RuntimeError):  # it has ended
+            total += resident(each)
+    return total
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask it to end, then make it; the same for what it leaves behind."""
     left = _descendants(process.pid)

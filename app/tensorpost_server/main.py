@@ -20,6 +20,8 @@ from tensorpost.problems import TensorpostError
 
 from . import machine
 from .backends import DeviceOptions
+from .child_processes.libraries import close_libraries, open_libraries
+from .child_processes.pictures import PICTURES
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes
@@ -132,6 +134,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
+        open_libraries(
+            settings.onnx_processes, max(1, settings.numpy_threads // settings.onnx_processes), settings.max_seconds,
+            ahead=settings.onnx_ahead,
+        )  # fmt: skip
+        PICTURES.seconds = settings.picture_seconds
+        PICTURES.open(settings.picture_processes, ahead=False)
         service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(admission, service.regions.sweep))
         try:
@@ -146,6 +154,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             trimming.cancel()
             buffers.trim(0)
             service.regions.close()
+            close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
             service.observe_by(None)

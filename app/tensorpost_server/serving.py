@@ -354,6 +354,16 @@ class GuardedApplication:
             raise
 
 
+def _announce(line: str) -> None:
+    """Print a line for scripts; where nobody can read it (a closed pipe, a full disk), the log has it."""
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        _log.warning("standard output cannot be written to (%s), so here is its line: %s", error.strerror, line)
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 # the line is still buffered, and would fail at the end
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
 class Server(uvicorn.Server):
     """uvicorn, which says where it listens, is not ready once told to stop, and takes its Unix socket away."""
 
@@ -400,9 +410,9 @@ class Server(uvicorn.Server):
                 _log.warning("the backend %s is not used: %s", name, reason)
         gc.collect()
         gc.freeze()  # else each full collection of garbage looks at every module, and takes 50 to 100 ms
-        print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
+        _announce(f"tensorpost {version('tensorpost')} listens on {self._address}")
         if (grpc := self._app.grpc_address) is not None:
-            print(f"tensorpost {version('tensorpost')} listens for gRPC on {grpc}", flush=True)  # noqa: T201 # for scripts
+            _announce(f"tensorpost {version('tensorpost')} listens for gRPC on {grpc}")
 
     def _acceptor(self, listener: socket.socket) -> Acceptor:
         config, state = self.config, self.server_state

@@ -302,6 +302,19 @@ class Settings(BaseSettings):
         description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
         "and each may take 48 bytes of memory meanwhile.",
     )
+    picture_processes: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Processes that read and write pictures by Pillow, one picture each at a time. They start with the "
+        "first pictures, and take some 40 MiB each beside memory_bytes. What ends such a process ends nothing else.",
+    )
+    picture_seconds: float = Field(
+        default=120,
+        gt=0,
+        description="Longest time that a process may read or write one picture, seconds; then it is ended, and the "
+        "caller refused.",
+    )
     max_output_bytes: int = Field(
         default=16 * _GIB,
         ge=1,
@@ -319,6 +332,19 @@ class Settings(BaseSettings):
         gt=0,
         description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
         "while it runs, its pauses not counted. POST /v1/validate tells the estimate.",
+    )
+    onnx_processes: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the "
+        "threads of numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One process "
+        "more checks nodes with the package onnx.",
+    )
+    onnx_ahead: bool = Field(
+        default=True,
+        description="Whether these processes are started with the server, where the extra onnx is installed; else "
+        "with the first calls, which then wait for about a second.",
     )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,

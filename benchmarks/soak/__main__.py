@@ -13,14 +13,17 @@ from ..machine import BUSY, Machine, busy_cores
 from ..report import markdown
 from ..servers import ROOT
 from .attacks import ATTACKS, attacks
+from .callers import callers
 from .finding import Finding
 from .grpc_fuzz import grpc_attacks
 from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
+from .onnx_fuzz import onnx_fuzz
 from .operator_fuzz import operator_fuzz
 from .overload import overload
 from .parsers import parsers
+from .picture_fuzz import picture_fuzz
 from .suites import access_suites, attack_suites
 from .turns import turns
 
@@ -33,11 +36,14 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),
     "operator fuzz": (50, operator_fuzz),
+    "pictures": (60, picture_fuzz),
+    "callers": (20, callers),
     "limits": (30, limits),
     "turns": (60, turns),
     "access": (30, access_suites),
+    "onnx fuzz": (100, onnx_fuzz),
 }
-"""Each row with its part of ten minutes, in seconds."""
+"""Each row with its part of the time, in proportion."""
 WHOLE = sum(part for part, _ in ROWS.values())
 WORDS = {True: "yes", False: "NO", None: "not tried"}
 

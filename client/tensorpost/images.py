@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .extras import install_command
+from .library_message import reading
 from .problems import InvalidFrame, LimitExceeded
 
 if TYPE_CHECKING:
@@ -102,9 +103,11 @@ class EncodedImage:
         Raises:
             InvalidFrame: the file is broken.
         """
-        with _reading(self.name):
-            pixels = _decoded(self)
-        return np.ascontiguousarray(_ORIENT[self.orientation](pixels))
+        with reading(_refusal(self.name)):
+            pixels = _ORIENT[self.orientation](_decoded(self))
+        if pixels.shape != self.shape or pixels.itemsize != self.depth // 8:
+            raise InvalidFrame(f"{self.name} has other pixels than its head says")
+        return np.ascontiguousarray(pixels)
 
 
 _ORIENT: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -140,7 +143,7 @@ def open_image(content: bytes, name: str = "the picture", *, max_pixels: int | N
         also = f"; {kind} needs a Pillow that was built with it" if kind else ""
         raise InvalidFrame(f"{name} is not a picture that is read here ({known}){also}")
     check = _Check(name, max_pixels)
-    with _reading(name):
+    with reading(_refusal(name)):
         return _HEADS[kind](content, check)
 
 
@@ -163,20 +166,8 @@ class _Check:
             raise InvalidFrame(f"{self.name} is animated; send one picture at a time")
 
 
-class _reading:  # noqa: N801 # a context manager, used like a function
-    """What Pillow raises for broken files becomes InvalidFrame."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (InvalidFrame, LimitExceeded)):
-            return
-        if isinstance(error, (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error)):
-            raise InvalidFrame(f"{self._name} cannot be read as a picture: {error}") from None
+def _refusal(name: str) -> str:
+    return f"{name} cannot be read as a picture"
 
 
 def _format_of(content: bytes) -> str | None:

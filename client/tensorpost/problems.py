@@ -64,6 +64,8 @@ __all__ = [
     "InvalidParameter",
     "InvalidRequest",
     "LengthRequired",
+    "LibraryFailed",
+    "LibraryUnavailable",
     "LimitExceeded",
     "MethodNotAllowed",
     "NoBackend",
@@ -361,6 +363,13 @@ class UnsupportedAtLevel(InvalidDescriptor):
     title = "Not supported at this DirectML feature level"
 
 
+class LibraryFailed(InvalidRequest):
+    """The library that computes it failed on it. `extra["reason"]`: `ended`, `memory`, `time` or `refused`."""
+
+    code = "library-failed"
+    title = "The library that computes this failed on it"
+
+
 class UnknownOperator(InvalidRequest):
     """No operator of this name; `extra["nearest"]` names the one that looks most like it."""
 
@@ -376,7 +385,7 @@ class InvalidJson(InvalidRequest):
 
 
 class InvalidFrame(InvalidRequest):
-    """The head of a frame or of an npy body is malformed, or contradicts itself."""
+    """A frame, an npy or npz body or a picture is malformed, or contradicts itself."""
 
     code = "invalid-frame"
     title = "The tensor container cannot be read"
@@ -507,6 +516,13 @@ class NoBackend(Unavailable):
 
     code = "no-backend"
     title = "No device here can run this"
+
+
+class LibraryUnavailable(Unavailable):
+    """The process of the library that computes this was ended from outside, or cannot start. Try again later."""
+
+    code = "library-unavailable"
+    title = "The library that computes this is not available now"
 
 
 class OutOfDeviceMemory(Unavailable):

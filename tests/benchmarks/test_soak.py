@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from benchmarks.soak import attacks, lifecycle, mixed, operator_fuzz
+from benchmarks.soak import attacks, lifecycle, mixed, operator_fuzz, picture_fuzz
 from benchmarks.soak.finding import Finding, Latency, settled
 from tests.conformance.wire import requests
 from tests.support.http_app import request_bytes, serving
@@ -86,3 +86,11 @@ def test_another_byte_and_a_fault_of_the_server_are_seen() -> None:
     assert not operator_fuzz.wrong_with(503, problem, b'{"detail": "no memory is left, try again later"}')
     assert operator_fuzz.wrong_with(422, problem, b'{"detail": ""}')
     assert operator_fuzz.wrong_with(502, {"content-type": "text/html"}, b"<html>")
+def test_mutated_pictures_are_answered_by_name() -> None:
+    with serving(max_image_pixels=1 << 20) as server:
+        outcomes, wrong = picture_fuzz.some(server.port, 800, 0)
+        assert not settled(server.port)
+
+    assert not wrong, wrong[:3]
+    assert outcomes.total() == 800
+    assert outcomes["200"] > 40

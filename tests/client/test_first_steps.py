@@ -19,7 +19,7 @@ import tensorpost
 from tensorpost import Client, Timeout
 from tensorpost._array_like import as_array
 from tensorpost._arrays import onnx_node
-from tensorpost.onnx import schemas
+from tensorpost.onnx import package, schemas
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,7 @@ def test_an_onnx_call_that_is_wrong_says_what_to_write(
     monkeypatch: pytest.MonkeyPatch, op_type: str, inputs: tuple[Any, ...], attributes: dict[str, Any], said: str
 ):
     monkeypatch.setitem(sys.modules, "onnx.defs", None)  # as where the package onnx is not installed
+    monkeypatch.setattr(package, "_calls", package.PackageCalls())  # the server of these tests has others
     schemas._of_package.cache_clear()  # pyright: ignore[reportPrivateUsage] # what it remembers is of the package
     with pytest.raises(tensorpost.problems.InvalidRequest, match=re.escape(said)) as refused:
         onnx_node(op_type, inputs, 28, None, attributes)

@@ -96,6 +96,32 @@ def test_it_says_one_line_serves_and_stops_in_order(sign: signal.Signals, status
     assert (server.returncode, out, err) == (status, "", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("how", ["full", "closed"])
+def test_it_serves_where_standard_output_cannot_be_written_to(how: str) -> None:
+    """The log has the address then; the process ends in order, without a word of Python's."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    output = os.open("/dev/full", os.O_WRONLY) if how == "full" else os.dup(writing)
+    os.close(writing)
+    command = [sys.executable, "-m", "tensorpost", "serve", "--port", "0", "--log-level", "warning"]
+    variables = {**os.environ, "TENSORPOST_BACKEND": "numpy"}
+    with subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, env=variables) as server:
+        os.close(output)
+        assert server.stderr is not None
+        try:
+            said = next(line for line in iter(server.stderr.readline, "") if "listens on" in line)
+        finally:
+            server.terminate()
+        left = server.communicate(timeout=PATIENCE)[1]
+
+    message = json.loads(said)["message"]
+    assert message.startswith("standard output cannot be written to (")
+    assert ADDRESS.search(message + "\n")
+    assert "Exception ignored" not in left
+    assert server.returncode == -signal.SIGTERM
+
+
 def test_it_says_the_port_of_grpc() -> None:
     grpc = pytest.importorskip("grpc", reason="grpcio is not installed; it has no wheel for every Python")
     with serving("--port", "0", TENSORPOST_GRPC_PORT="0") as (server, _):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -427,6 +429,61 @@ def test_a_declared_length_beyond_the_limit_is_no_eternal_debt(file: Path, clock
         head = request_bytes("POST", TILE, b"", {**NPY, **bearer(bert), "content-length": 10**17})
         assert server.ask(head).status == 413
         assert server.ask(request_bytes("POST", TILE, BODY, {**NPY, **bearer(bert)})).status == 200
+
+
+def test_answers_at_once_do_not_exceed_a_quota_together(file: Path) -> None:
+    """All have begun before the first one is computed; only one may take more than there is."""
+    quota, size, count = 100_000, 2_000_000, 14
+    bert = commands.add_key(file, "bert", bytes_per_minute=quota)
+    body = npy_bytes(np.zeros(1000, np.uint8), "uint8")
+    request = request_bytes("POST", f"/v1/operators/tile?repeats={size // 1000}", body, {**NPY, **bearer(bert)})
+    with serving(keys_file=file) as server, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(server.wire()) for _ in range(count)]
+        for wire in wires:
+            wire.send(request[:-500])
+        time.sleep(0.3)
+        for wire in wires:
+            wire.send(request[-500:])
+        answers = [wire.answer() for wire in wires]
+
+    statuses = Counter([answer.status for answer in answers])
+    assert statuses == {200: 1, 429: count - 1}
+    assert sum([len(answer.body) for answer in answers]) < size + quota
+    assert all("used up its 100,000 bytes" in answer.json()["detail"] for answer in answers if answer.status == 429)
+
+
+def test_chunked_bodies_at_once_do_not_exceed_a_quota_together(file: Path) -> None:
+    bert = commands.add_key(file, "bert", bytes_per_minute=100_000)
+    coding = {"content-length": None, "transfer-encoding": "chunked"}
+    head = request_bytes("POST", TILE, b"", {**NPY, **bearer(bert), **coding})
+    chunk = b"%x\r\n%b\r\n" % (60_000, bytes(60_000))
+    with serving(keys_file=file) as server, server.wire() as one, server.wire() as two:
+        for wire in (one, two):
+            wire.send(head)
+        time.sleep(0.2)
+        one.send(chunk * 2)  # alone, one may exceed it
+        time.sleep(0.2)
+        two.send(chunk)
+        assert_problem(two.answer(), 429, "quota-exceeded")
+        one.send(b"0\r\n\r\n")
+        assert_problem(one.answer(), 400, "invalid-frame")
+
+
+def test_what_was_reserved_and_not_sent_is_given_back(file: Path, clock: Clock) -> None:
+    """The text of 1000 zeros is shorter than their 8000 bytes."""
+    quota = 20_000
+    bert = commands.add_key(file, "bert", bytes_per_minute=quota)
+    headers = {**NPY, **bearer(bert), "accept": "application/json"}
+    body = npy_bytes(np.zeros(4, np.float64), "float64")
+    taken = 0
+    with http_app(keys_file=file) as app:
+        while True:
+            answer = app.post("/v1/operators/tile?repeats=250", body, headers)
+            if answer.status_code != 200:
+                break
+            taken += len(body) + len(answer.content)
+    assert_problem(answer, 429, "quota-exceeded")
+    assert taken >= quota, "as much as it may"
 
 
 # ---- replays ---------------------------------------------------------------------------------------------------------

@@ -60,6 +60,29 @@ def test_a_device_that_could_not_be_opened_says_why():
     assert problem["refused"] == {"null": "OSError: unplugged"}
 
 
+def test_a_reason_names_no_path_of_the_machine():
+    """The log and `tensorpost backends` have the path; a caller has no use for it."""
+    reason = "the kernels cannot be kept in /home/anna/.cache/tensorpost: No space left; set NUMBA_CACHE_DIR"
+    with http_app() as app:
+        pool = app.service.pool
+        assert pool is not None
+        pool.workers.pop("null").close()
+        pool.refused["null"] = reason
+
+        said = [
+            app.get("/v1/devices").text,
+            app.post(TILE + "?repeats=2&backend=null", npy_bytes([1])).text,
+            app.post(TILE + "?repeats=2&backend=null&device=0", npy_bytes([1])).text,
+        ]
+        pool.lost = "/usr/lib/driver.so.1 failed for good"
+        said.append(app.get("/v2/health/live").text)
+
+    for text in said:
+        assert "/home" not in text
+        assert "/usr" not in text
+        assert "(path)" in text
+
+
 NUMBER = re.compile(r"(<class '(int|float)'>|(int|float) \| None)")
 
 

@@ -322,3 +322,25 @@ def test_settings_go_together(file: Path, missing: str):
     del settings[missing]
     with pytest.raises(InvalidParameter, match=f"TENSORPOST_{missing.upper()}"), http_app(**settings):
         pass
+
+
+WRONG_TYPES: tuple[Any, ...] = (
+    "9999999999", "", True, [], [1], {}, {"a": 1}, None, 1e400, float("nan"), -1, 10**30, "\ud800", [["x"] * 3],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "claim", ["exp", "nbf", "iat", "iss", "aud", "sub", "jti", "scope", "scp", "kid", "alg", "typ"]
+)
+def test_a_claim_of_a_wrong_type_is_answered_by_name(file: Path, claim: str):
+    """Signed by the issuer itself, which may be wrong too; RFC 7519, section 4.1, says of what type each claim is."""
+    in_head = claim in ("kid", "alg", "typ")
+    with app_with(file) as app:
+        for value in WRONG_TYPES:
+            sent = token(**{"kid": "r", claim: value}) if in_head else token({**claims(), claim: value})
+            answer = run(app, sent)
+            assert answer.status_code in (200, 401, 403), (value, answer.text)
+            if claim in ("exp", "nbf", "iat") and type(value) is not int:
+                assert answer.status_code == 401, value
+                said = answer.json()["detail"]
+                assert claim in said or "not a signed JSON Web Token" in said or "expired" in said, (value, said)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.http_app import Serving, app_settings, eventually, request_bytes, serving
+from tests.support.http_app import Answer, Serving, Wire, app_settings, eventually, request_bytes, serving
 
 from tensorpost import AsyncClient, Client
 from tensorpost.onnx import OnnxNode
 from tensorpost.problems import InvalidParameter, Unavailable, UnknownOperator
+from tensorpost_server.http.access.api_keys import ApiKey, digest, write_keys
 from tensorpost_server.http.open_inference import shared_memory
 from tensorpost_server.http.open_inference.infer_request import RegionPart
 from tensorpost_server.http.open_inference.shared_memory import SharedMemory, SystemRegion
@@ -50,7 +54,7 @@ def key() -> Iterator[str]:
 
 
 def regions_of(server: Serving) -> dict[str, Any]:
-    return server.service.regions._regions
+    return {name: region for of in server.service.regions._regions.values() for name, region in of.items()}
 
 
 def test_the_sdk_moves_tensors_in_shared_memory_and_leaves_nothing(server: Serving):
@@ -182,9 +186,91 @@ def test_owners_prefixes_counts_and_addresses(key: str, monkeypatch: pytest.Monk
         os.fstat(descriptor)
     with pytest.raises(Exception, match="loopback"):
         regions.check({"client": ("192.0.2.1", 5)}, {})
-    assert regions.check({"client": None}, {}) == "local"
+    assert regions.check({"client": None}, {}) == regions.check({"client": ("127.0.0.2", 5)}, {}), "without keys one"
     with pytest.raises(InvalidParameter, match="shared_memory is 1"):
         Client("http://127.0.0.1:9", shared_memory=1)  # type: ignore[arg-type] # what is refused
+
+
+NAMES = ("anna", "bob")
+
+
+def test_names_and_counts_are_each_callers_own(tmp_path: Path, key: str):
+    """One caller can neither take all regions nor see that another uses a name."""
+    path, now = tmp_path / "keys", datetime.now(UTC)
+    write_keys(path, [ApiKey(name=name, sha256=digest(name.encode()), scopes=("run",), created=now) for name in NAMES])
+
+    def ask(caller: str, method: str, target: str, document: Any = None) -> Answer:
+        body = b"" if document is None else json.dumps(document).encode()
+        return server.ask(request_bytes(method, f"/v2{target}", body, {"x-api-key": caller}))
+
+    whole = {"key": key, "byte_size": 1000}
+    tensor = {"name": "input", "shape": [1], "datatype": "UINT8", "parameters": {
+        "shared_memory_region": "r", "shared_memory_byte_size": 1}}  # fmt: skip
+    infer = {"inputs": [tensor], "parameters": {"repeats": [1]}}
+    with serving(shared_memory=True, keys_file=path) as server:
+        assert ask("anna", "POST", "/systemsharedmemory/region/r/register", whole).status == 200
+        for method, target, document in (
+            ("GET", "/systemsharedmemory/region/r/status", None),
+            ("POST", "/models/tile/infer", infer),
+        ):
+            assert ask("anna", method, target, document).status == 200
+            answer = ask("bob", method, target, document)
+            assert answer.status == 404, answer.body
+            assert answer.json()["type"].endswith("region-not-found")
+        assert ask("bob", "GET", "/systemsharedmemory/status").json() == []
+        assert ask("bob", "POST", "/systemsharedmemory/region/r/register", whole).status == 200
+        assert ask("bob", "POST", "/systemsharedmemory/region/r/unregister").status == 200
+        assert ask("anna", "POST", "/models/tile/infer", infer).status == 200
+
+        regions = server.service.regions
+        most = 0.75 * 1024
+        for number in range(1, int(most)):
+            regions.register_system(str(number), key, 0, 1, "anna")
+        refused = ask("anna", "POST", "/systemsharedmemory/region/more/register", whole)
+        assert refused.status == 413
+        problem = refused.json()
+        assert (problem["limit"], problem["unit"]) == (most, "regions")
+        assert "bytes" not in problem["error"]
+        assert ask("bob", "POST", "/systemsharedmemory/region/r/register", whole).status == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a file system")
+def test_an_output_for_which_the_file_system_has_no_memory_is_refused_by_name(tmp_path: Path):
+    """An object of 1 MiB that is a hole, in a file system of 64 KiB."""
+    serve = tmp_path / "serve.sh"
+    serve.write_text(
+        "mount -t tmpfs -o size=64k none /dev/shm && truncate -s 1M /dev/shm/oip-hole && "
+        f"exec {sys.executable} -m tensorpost serve --port 0 --log-level warning"
+    )
+    variables = {**os.environ, "TENSORPOST_SHARED_MEMORY": "1", "TENSORPOST_BACKEND": "numpy"}
+    command = ["unshare", "-m", "sh", str(serve)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            host, _, port = url.removeprefix("http://").partition(":")
+
+            def post(path: str, document: Any) -> Answer:
+                with contextlib.closing(Wire(host, int(port))) as wire:
+                    wire.send(request_bytes("POST", path, json.dumps(document).encode(), {"host": "localhost"}))
+                    return wire.answer()
+
+            hole = {"key": "oip-hole", "byte_size": 1 << 20}
+            assert post("/v2/systemsharedmemory/region/r/register", hole).status == 200
+            wanted = {"shared_memory_region": "r", "shared_memory_byte_size": 1 << 20}
+            infer: Any = {
+                "inputs": [{"name": "input", "shape": [1], "datatype": "UINT8", "data": [7]}],
+                "outputs": [{"name": "output", "parameters": wanted}],
+                "parameters": {"repeats": [1 << 20]},
+            }
+            answer = post("/v2/models/tile/infer", infer)
+            assert answer.status == 503, answer.body
+            assert "cannot be written to: No space left" in answer.json()["error"]
+            infer["parameters"]["repeats"] = [100]
+            wanted["shared_memory_byte_size"] = 100
+            assert post("/v2/models/tile/infer", infer).status == 200, "it has pages for these"
+        finally:
+            process.terminate()
 
 
 def test_strings_lie_in_a_region(server: Serving, key: str):

@@ -128,6 +128,7 @@ PLANTS = {
     "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
     "client/tensorpost/_files.py": "import httpx",
+    "app/tensorpost_server/operators/onnx_runtime.py": "import onnxruntime",
 }
 
 

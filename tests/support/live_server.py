@@ -53,7 +53,8 @@ def live_process(before: str = "", **env: object) -> Iterator[tuple[str, int]]:
     Args:
         before: Python that its process runs first.
         env: environment variables for the server, for instance `TENSORPOST_MAX_BODY_BYTES=1000`. Variables of that
-            prefix in the test's own environment are not passed on.
+            prefix in the test's own environment are not passed on. Processes of ONNX Runtime start with the first call
+            if nothing else is said: hundreds of servers are started, and few need one.
 
     Raises:
         RuntimeError: it did not start; the message holds its log.
@@ -62,7 +63,7 @@ def live_process(before: str = "", **env: object) -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-c", before + _CHILD],
-            env={**inherited, **{name: str(value) for name, value in env.items()}},
+            env={**inherited, "TENSORPOST_ONNX_AHEAD": "0", **{name: str(value) for name, value in env.items()}},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

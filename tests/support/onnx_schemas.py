@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tensorpost.onnx.package import schema_row
+from tensorpost._onnx_package import schema_row
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost.onnx.shapes import RULES
 

@@ -236,8 +236,9 @@ class HostBackend:
         return ""
 
     def held_bytes(self, plan: Plan) -> int:
-        """Outputs that are computed together, and the scratch memory of the slices computed at the same time."""
-        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, len(plan.slices)))
+        """Outputs that are computed together, by one thread, and the scratch memory of what is computed at a time."""
+        at_once = 1 if plan.form.computed_whole else min(self.threads, max(1, len(plan.slices)))
+        return plan.held_bytes + plan.scratch_bytes * at_once
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Always None: the device reads ordinary memory."""

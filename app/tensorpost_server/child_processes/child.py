@@ -1,4 +1,4 @@
-"""The main program of a child process: `python -m tensorpost_server.child_processes.child CONNECTION SEGMENT LIBRARIES`.
+"""The main program of a child process; its arguments are `CONNECTION SEGMENT SERVER LIBRARIES`.
 
 It answers one call at a time, each with its own limits of memory and processor time, and ends when the server has gone.
 It can write no file and dumps no core.
@@ -16,47 +16,64 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import connection as connections
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from ..machine import free_unused_memory
-from .messages import SharedSegment, receive, send_parts
-from .onnx_functions import forget_sessions, infer_node, load_node, run_node
+from .messages import receive, send_parts, travels
+from .onnx_functions import forget_sessions, infer_node, run_node, version_of_schema
+from .picture_functions import decode_picture, encode_picture, open_picture
 from .refusal import Refusal
+from .segment import SharedSegment
 
 __all__ = ["main"]
 
 Function: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
-FUNCTIONS: Mapping[str, Function] = {"infer_node": infer_node, "load_node": load_node, "run_node": run_node}
+FUNCTIONS: Mapping[str, Function] = {
+    "decode_picture": decode_picture,
+    "encode_picture": encode_picture,
+    "infer_node": infer_node,
+    "open_picture": open_picture,
+    "run_node": run_node,
+    "version_of_schema": version_of_schema,
+}
 
 _NICER = 5  # as the threads that compute in the server
-_PARENT_CHECK_SECONDS = 1.0
-_MOST_KEPT_BYTES = 64 << 20
+_PARENT_CHECK_SECONDS = 0.5
+_KEPT_SECONDS = 30.0
+"""After so long without a call, sessions are dropped and unused memory is given back."""
+_MOST_KEPT_BYTES = 32 << 20
 """What a process may keep of the calls before, as sessions and as memory that its allocator holds."""
 _STACK_BYTES = 9 << 20  # of a thread that a library starts; untouched pages of it count in the limit
 
 
 def main() -> None:
     """Answer calls until the server closes the connection."""
-    parent = os.getppid()
+    server = int(sys.argv[3])
     kind = connections.PipeConnection if sys.platform == "win32" else connections.Connection
     connection = kind(int(sys.argv[1]))
     segment = SharedSegment(int(sys.argv[2])) if int(sys.argv[2]) >= 0 else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this
     if sys.platform == "linux":
         _limit_for_good()
-    for library in sys.argv[3].split(","):
+    threading.Thread(target=_end_without, args=(server,), daemon=True).start()
+    for library in sys.argv[4].split(","):
         importlib.import_module(library)
-    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
+    _close_standard_error()
     base = data_bytes()
     connection.send_bytes(b"ready")
     while True:
+        if not connection.poll(_KEPT_SECONDS):
+            _give_back()
+            connection.poll(None)
         try:
             message = connection.recv_bytes()
         except (EOFError, OSError):
             return
-        parts = _answer(message, segment, base)
-        connection.send_bytes(b"".join(parts))
+        connection.send_bytes(b"".join(_answer(message, segment, base)))
 
 
 def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[bytes | memoryview]:
@@ -66,6 +83,8 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
     try:
         _limit_for(head)
         found, made = FUNCTIONS[head["function"]](head, arrays)
+        if any(not (isinstance(array, np.ndarray) and travels(cast("Any", array).dtype)) for array in made):
+            raise Refusal("inputs", "an output is no tensor of a type that travels here")
         if SharedSegment.bytes_of([array.nbytes for array in made]) > head["output_bytes"]:
             raise Refusal("inputs", "its outputs have other sizes than were inferred")
     except Refusal as refusal:
@@ -74,27 +93,42 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         found, made = {"refused": "memory", "message": ""}, []
     finally:
         _unlimit()
-    if data_bytes() > base + _MOST_KEPT_BYTES:
-        forget_sessions()
-        free_unused_memory()
-        found["retiring"] = data_bytes() - sum([array.nbytes for array in made]) > base + _MOST_KEPT_BYTES
+    most = base + _MOST_KEPT_BYTES + sum([array.nbytes for array in made])
+    if data_bytes() > most:
+        _give_back()
+        found["retiring"] = data_bytes() > most
     return send_parts(found, made, segment, head["outputs_at"])
 
 
-def _end_without(parent: int) -> None:
+def _give_back() -> None:
+    """Drop what is kept for later calls."""
+    forget_sessions()
+    free_unused_memory()
+
+
+def _end_without(server: int) -> None:
     """End this process when the server has ended while a library computes."""
-    while os.getppid() == parent:
+    while os.getppid() == server or sys.platform == "win32":
         time.sleep(_PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
+def _close_standard_error() -> None:
+    """Let what libraries write about callers' nodes go nowhere; until now it said why a process cannot start."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
 def _limit_for_good() -> None:
-    """No core dumps, no files, a lower priority."""
+    """No core dumps, no files, a lower priority, and the first to be ended when the machine has no memory left."""
     import resource  # not there on Windows
 
+    with suppress(OSError):  # /proc may be read-only
+        Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    os.nice(_NICER)
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICER, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def _limit_for(head: Mapping[str, Any]) -> None:
@@ -103,11 +137,11 @@ def _limit_for(head: Mapping[str, Any]) -> None:
         return
     import resource
 
-    stacks = _STACK_BYTES * head.get("threads", 1)
+    stacks = _STACK_BYTES * head["threads"]
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + stacks + head["memory_bytes"], most))
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = used.ru_utime + used.ru_stime + head["seconds"] * head.get("threads", 1)
+    seconds = used.ru_utime + used.ru_stime + head["seconds"] * head["threads"]
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds) + 1, most))
 
@@ -125,8 +159,7 @@ def data_bytes() -> int:
     """What RLIMIT_DATA limits: private memory that can be written to, bytes (proc(5), statm, the sixth number)."""
     if sys.platform != "linux":
         return 0
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text("ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

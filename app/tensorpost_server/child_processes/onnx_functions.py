@@ -10,45 +10,31 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost._onnx_package import infer_model, schema_version
+
 from .refusal import Refusal
 
-__all__ = ["forget_sessions", "infer_node", "load_node", "run_node"]
+__all__ = ["forget_sessions", "infer_node", "run_node", "version_of_schema"]
 
 _MOST_SESSIONS = 32
-_MOST_MODEL_BYTES = 1 << 20
+_MOST_KEPT_MODEL_BYTES = 32 << 10
 """A larger model holds constants by value; its session is not kept, for it holds them too."""
 
 _sessions: OrderedDict[bytes, Any] = OrderedDict()
 _OUT_OF_MEMORY = ("bad alloc", "bad_alloc", "failed to allocate", "out of memory", "cannot allocate memory")
 
 
+def version_of_schema(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """See `tensorpost._onnx_package.schema_version`; the answer is `version`."""
+    del arrays
+    return {"version": schema_version(head["op_type"], head["opset"])}, []
+
+
 def infer_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Check the model of one node and infer its outputs.
-
-    Raises:
-        Refusal: the package onnx does not take the node, of the kind `node`.
-    """
-    del head
-    shape_inference: Any = importlib.import_module("onnx.shape_inference")
-    checker: Any = importlib.import_module("onnx.checker")
-    try:
-        model = shape_inference.infer_shapes(arrays[0].tobytes(), check_type=True, strict_mode=True, data_prop=True)
-        checker.check_model(model)
-    except MemoryError:
-        raise
-    except Exception as error:  # its exceptions are of C++, of many classes
-        raise _refusal("node", error) from error
-    return {}, [np.frombuffer(model, np.uint8)]
-
-
-def load_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Make the session of a model, to see whether ONNX Runtime computes it.
-
-    Raises:
-        Refusal: it does not, of the kind `unsupported`.
-    """
-    _session(arrays[0].tobytes(), head["threads"])
-    return {}, []
+    """See `tensorpost._onnx_package.infer_model`; the answer is `problem`, `outputs`, and the model's bytes."""
+    del arrays
+    found = infer_model(head["node"])
+    return {"problem": found.problem, "outputs": found.outputs}, [np.frombuffer(found.model, np.uint8)]
 
 
 def run_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -88,7 +74,7 @@ def _session(model: bytes, threads: int) -> Any:
         raise
     except Exception as error:  # its exceptions are of C++
         raise _refusal("unsupported", error) from error
-    if len(model) <= _MOST_MODEL_BYTES // _MOST_SESSIONS:
+    if len(model) <= _MOST_KEPT_MODEL_BYTES:
         _sessions[model] = session
         if len(_sessions) > _MOST_SESSIONS:
             _sessions.popitem(last=False)

@@ -1,21 +1,64 @@
-"""`ProcessPool`: child processes of one kind, each of which does one call at a time."""
+"""`ProcessPool`: child processes of one library, each of which does one call at a time."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
-from .process import CHECK_SECONDS, ChildEnded, ChildProcess, ChildTimedOut
+from tensorpost.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
 
-__all__ = ["ProcessPool"]
+from .process import (
+    CHECK_SECONDS,
+    CannotStart,
+    ChildEnded,
+    ChildFailed,
+    ChildOutOfMemory,
+    ChildProcess,
+    ChildTimedOut,
+    FunctionRefused,
+)
+
+__all__ = ["END_REASONS", "LibraryState", "ProcessPool"]
+
+END_REASONS = ("failed", "killed", "timed_out", "abandoned", "retired")
+"""Why a process ended; see `LibraryState.ended`."""
 
 MOST_FAILURES = 2
 REFUSED_SECONDS = 600.0
 _MOST_REMEMBERED = 1024
+_RETRY_AFTER_SECONDS = 1
+_START_PAUSE_SECONDS = 5.0
+"""After a process could not start, none is started for so long."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryState:
+    """A library and its processes, for people and monitors.
+
+    Attributes:
+        name: the module, as in `onnxruntime`.
+        version: of its distribution; None if it is not installed.
+        processes: how many exist now.
+        ended: how many ended during or after a call, by reason: `failed`, the library ended it; `killed`, it was ended
+            from outside, as by a machine without memory; `timed_out`; `abandoned`, the result was not needed any more;
+            `retired`, it kept too much memory.
+    """
+
+    name: str
+    version: str | None
+    processes: int
+    ended: Mapping[str, int]
 
 
 def _nothing() -> None:
@@ -25,65 +68,88 @@ def _nothing() -> None:
 class ProcessPool:
     """Processes that are started ahead, and started again when they end. May be used from any thread.
 
+    A pool that was not opened starts a process with the first call.
+
     Args:
-        libraries: modules that a process imports before its first call.
-        count: how many processes there are at most.
+        title: the library's name in messages.
+        modules: what a process imports before its first call; the first one is the library.
+        seconds: the longest that one call may take.
+        setting: the variable that sets `seconds`; empty if none does.
 
     Attributes:
         seconds: the longest that one call may take.
-        restarts: how many processes ended during a call.
+        threads: how many threads of the library one call may use.
     """
 
-    def __init__(self, libraries: Sequence[str], count: int = 1) -> None:
-        self._libraries, self._count = tuple(libraries), count
+    def __init__(self, title: str, modules: Sequence[str], *, seconds: float, setting: str = "") -> None:
+        self.title, self.seconds, self.threads = title, seconds, 1
+        self._modules, self._setting, self._count = tuple(modules), setting, 1
         self._idle: list[ChildProcess] = []
-        self._started = 0
-        self._closed = False
+        self._all: set[ChildProcess] = set()
         self._changed = threading.Condition()
         self._failures: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self.seconds = 600.0
-        self.restarts = 0
+        self._ended: Counter[str] = Counter()
+        self._no_start_until = 0.0
 
-    def open(self, count: int, seconds: float) -> None:
-        """Start the processes; returns before they are ready.
+    @property
+    def name(self) -> str:
+        """The library's module."""
+        return self._modules[0]
+
+    @cached_property
+    def installed(self) -> bool:
+        """Whether the modules can be imported."""
+        return all(find_spec(module.partition(".")[0]) is not None for module in self._modules)
+
+    @cached_property
+    def _version(self) -> str | None:
+        try:
+            return version(self.name)
+        except PackageNotFoundError:
+            return None
+
+    def open(self, count: int, *, ahead: bool) -> None:
+        """Say how many processes there are at most, and start them; returns before they are ready.
 
         Args:
             count: how many.
-            seconds: the longest that one call may take.
-
-        Raises:
-            OSError: a process cannot be started.
+            ahead: whether they are started now, if the library is installed; else with the first calls.
         """
-        self._count, self.seconds, self._closed = count, seconds, False
         with self._changed:
-            while self._started < self._count:
-                self._idle.append(ChildProcess(self._libraries))
-                self._started += 1
+            self._count = count
+            while ahead and self.installed and len(self._all) < count:
+                try:
+                    self._idle.append(self._new())
+                except OSError as error:
+                    _log.warning("no process can be started for %s: %s", self.title, error)
+                    return
 
     def close(self) -> None:
-        """End the processes that do nothing; those that compute end with their call. A later call starts another one."""
+        """End all processes; calls in progress fail. A later call starts another one."""
         with self._changed:
             idle, self._idle = self._idle, []
-            self._started -= len(idle)
-            self._closed = True
+            self._all.difference_update(idle)
+            for process in self._all:
+                process.kill()  # the thread that waits for it closes it
         for process in idle:
             process.close()
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes that do nothing now."""
+        """Numbers of the processes."""
         with self._changed:
-            return [process.pid for process in self._idle]
+            return [process.pid for process in self._all]
 
-    def refused_seconds(self, key: bytes) -> float:
-        """For how many seconds more calls of this key are refused, because they ended a process twice; 0 if not."""
+    @property
+    def state(self) -> LibraryState:
+        """See `LibraryState`."""
         with self._changed:
-            failures, until = self._failures.get(_digest(key), (0, 0.0))
-        return max(0.0, until - time.monotonic()) if failures >= MOST_FAILURES else 0.0
+            ended = {reason: self._ended[reason] for reason in END_REASONS}
+            return LibraryState(self.name, self._version, len(self._all), ended)
 
     def call(
-        self, function: str, arguments: Mapping[str, Any], arrays: Sequence[Any], *, memory_bytes: int,
-        output_bytes: int = 0, key: bytes = b"", seconds: float | None = None, check: Callable[[], object] = _nothing,
+        self, function: str, arguments: Mapping[str, Any], arrays: Sequence[Any] = (), *, subject: str,
+        memory_bytes: int, output_bytes: int = 0, key: bytes = b"", check: Callable[[], object] = _nothing,
     ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
         """Call a function in a process; waits for one that does nothing.
 
@@ -91,74 +157,154 @@ class ProcessPool:
             function: name of a function of `child.FUNCTIONS`.
             arguments: JSON values for it.
             arrays: packed arrays for it.
+            subject: what it works on, for messages: the operator's name.
             memory_bytes: memory that the call may take in the process (Linux).
-            output_bytes: bytes of the arrays that come back, at most.
+            output_bytes: bytes of the arrays that come back, at most, each rounded up to 64.
             key: what is refused for a while after it ended a process twice; empty for nothing.
-            seconds: the longest that it may take; None for the pool's.
             check: called many times a second; what it raises ends the call, and its process.
 
         Raises:
-            ChildFailed: see `ChildProcess.call`.
-            OSError: no process can be started, or no memory be shared.
+            FunctionRefused: the function says so.
+            LibraryFailed: the library ended the process, needs more memory, or did so twice before.
+            LimitExceeded: it took longer than it may.
+            LibraryUnavailable: there is no process now, or it was ended from outside.
         """
+        digest = hashlib.blake2b(key, digest_size=16).digest() if key else b""
+        self._refuse_known(digest, subject)
         head = {
-            **arguments, "function": function, "memory_bytes": memory_bytes,
-            "seconds": self.seconds if seconds is None else seconds,
+            **arguments, "function": function, "memory_bytes": memory_bytes, "seconds": self.seconds,
+            "threads": self.threads,
         }  # fmt: skip
+        reason = "abandoned"
         process = self._take(check)
         try:
-            return process.call(head, arrays, output_bytes, check)
-        except (ChildEnded, ChildTimedOut) as error:
-            if key and (isinstance(error, ChildTimedOut) or error.by_signal):
-                self._note_failure(_digest(key))
+            found = process.call(head, arrays, output_bytes, check)
+            reason = "retired"
+        except FunctionRefused:
+            reason = "retired"
             raise
+        except ChildOutOfMemory:
+            reason = "retired"
+            raise LibraryFailed(
+                f"{self.title} needed more memory for {subject} than the {memory_bytes:,} bytes that follow from its "
+                "tensors and attributes; send smaller tensors, or other attributes",
+                extra={"reason": "memory", "limit": memory_bytes},
+            ) from None
+        except ChildTimedOut:
+            reason = "timed_out"
+            self._note_failure(digest)
+            raise self._too_slow(subject) from None
+        except ChildEnded as error:
+            reason = "failed" if error.by_signal else "killed"
+            raise self._end_of(error, digest, subject) from error
+        except (ChildFailed, OSError) as error:
+            reason = "killed"
+            raise self._unavailable(error) from error
         finally:
-            self._put_back(process)
+            self._put_back(process, reason)
+        return found
+
+    def _refuse_known(self, digest: bytes, subject: str) -> None:
+        """Refuse what ended a process twice lately."""
+        with self._changed:
+            failures, until = self._failures.get(digest, (0, 0.0)) if digest else (0, 0.0)
+        left = until - time.monotonic()
+        if failures >= MOST_FAILURES and left > 0:
+            raise LibraryFailed(
+                f"{subject} with these attributes and types has ended a process of {self.title} {failures} times, and "
+                f"is refused for {left:.0f} s more; change the attributes or the tensors' shapes",
+                extra={"reason": "refused", "refused_seconds": round(left)},
+            )
+
+    def _end_of(self, error: ChildEnded, digest: bytes, subject: str) -> LibraryFailed | LibraryUnavailable:
+        if not error.by_signal:
+            return self._unavailable(error)
+        self._note_failure(digest)
+        _log.warning("%s ended its process while it worked on %s: %s", self.title, subject, error.by_signal)
+        return LibraryFailed(
+            f"{self.title} ended its process ({error.by_signal}) while it worked on {subject}; an attribute or an "
+            "element has a value that it does not check, so change those",
+            extra={"reason": "ended", "ended_by": error.by_signal},
+        )
+
+    def _too_slow(self, subject: str) -> LimitExceeded | LibraryFailed:
+        what = f"{self.title} worked on {subject} for longer than the {self.seconds:g} s that it may"
+        if not self._setting:
+            return LibraryFailed(f"{what}; send other attributes or fewer numbers", extra={"reason": "time"})
+        limit = {"limit": self.seconds, "actual": self.seconds, "setting": self._setting, "unit": "seconds"}
+        return LimitExceeded(f"{what} (setting {self._setting})", extra=limit)
+
+    def _unavailable(self, error: Exception) -> LibraryUnavailable:
+        if isinstance(error, (CannotStart, OSError)):
+            _log.error("a process of %s cannot work: %s", self.title, error)
+            with self._changed:
+                self._no_start_until = time.monotonic() + _START_PAUSE_SECONDS
+        return LibraryUnavailable(
+            f"the process of {self.title} that had this call was ended or could not start; try again later",
+            extra={"retry_after_seconds": _RETRY_AFTER_SECONDS},
+        )
+
+    def _new(self) -> ChildProcess:
+        """Start a process. The caller holds the lock.
+
+        Raises:
+            OSError: none can be started.
+        """
+        process = ChildProcess(self._modules)
+        self._all.add(process)
+        return process
 
     def _take(self, check: Callable[[], object]) -> ChildProcess:
+        """A process that does nothing; a new one if there may be more.
+
+        Raises:
+            LibraryUnavailable: none can be started.
+        """
         while True:
             with self._changed:
+                ended = [process for process in self._idle if process.ended]
+                for process in ended:
+                    self._idle.remove(process)
+                    self._all.discard(process)
+                    self._ended["killed"] += 1
                 if self._idle:
-                    process = self._idle.pop()
-                elif self._started < self._count:
-                    process = ChildProcess(self._libraries)
-                    self._started += 1
+                    return self._idle.pop()
+                if len(self._all) < self._count:
+                    try:
+                        return self._new()
+                    except OSError as error:
+                        failed = error
                 else:
+                    failed = None
                     self._changed.wait(CHECK_SECONDS)
-                    process = None
-                if process is not None and not process.ended:
-                    return process
-                if process is not None:
-                    self._started -= 1
-            if process is not None:
+            for process in ended:
                 process.close()
+            if failed is not None:
+                raise self._unavailable(failed) from failed
             check()
 
-    def _put_back(self, process: ChildProcess) -> None:
+    def _put_back(self, process: ChildProcess, reason: str) -> None:
         """Make the process available again, or start another one if it has ended."""
-        ended = process.ended
-        if self._closed and not ended:
+        if ended := process.ended:
             process.close()
-            ended = True
         with self._changed:
-            if ended:
-                self.restarts += 1
-                self._started -= 1
-                if self._started < self._count and not self._closed:
-                    process = ChildProcess(self._libraries)
-                    self._started += 1
-                    ended = False
             if not ended:
                 self._idle.append(process)
+            else:
+                self._all.discard(process)
+                self._ended[reason] += 1
+                if time.monotonic() >= self._no_start_until and len(self._all) < self._count:
+                    try:
+                        self._idle.append(self._new())
+                    except OSError as error:  # the next call tries again, and says so
+                        _log.warning("no process can be started for %s: %s", self.title, error)
             self._changed.notify()
 
     def _note_failure(self, digest: bytes) -> None:
+        if not digest:
+            return
         with self._changed:
             failures, _ = self._failures.pop(digest, (0, 0.0))
             self._failures[digest] = (failures + 1, time.monotonic() + REFUSED_SECONDS)
             if len(self._failures) > _MOST_REMEMBERED:
                 self._failures.popitem(last=False)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.blake2b(key, digest_size=16).digest()

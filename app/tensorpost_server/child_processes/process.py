@@ -12,19 +12,34 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import Any
 
-from .messages import INLINE_BYTES, SharedSegment, receive, send_parts
+from .messages import INLINE_BYTES, MalformedMessage, receive, send_parts
+from .segment import SharedSegment
 
-__all__ = ["ChildEnded", "ChildFailed", "ChildOutOfMemory", "ChildProcess", "ChildTimedOut", "FunctionRefused"]
+__all__ = [
+    "CHECK_SECONDS",
+    "CannotStart",
+    "ChildEnded",
+    "ChildFailed",
+    "ChildOutOfMemory",
+    "ChildProcess",
+    "ChildTimedOut",
+    "FunctionRefused",
+]
 
 START_SECONDS = 60.0
 CHECK_SECONDS = 0.05
 """How often a call that waits looks whether its result is still wanted."""
 
-_MOST_INLINE_BYTES = 1 << 30  # of an answer where no memory is shared
+_MOST_HEAD_BYTES = 64 << 20
+"""Of an answer, beside the arrays that travel in it: outputs that were inferred, and a model with its constants."""
 
 
 class ChildFailed(Exception):
     """A call of a child process has no result."""
+
+
+class CannotStart(ChildFailed):
+    """The process ended before its first call, or took too long to start."""
 
 
 class ChildEnded(ChildFailed):
@@ -61,30 +76,29 @@ class FunctionRefused(ChildFailed):
 
 
 class ChildProcess:
-    """Starts a process; used by one thread at a time.
+    """Starts a process; used by one thread at a time, but for `kill`.
 
     Args:
-        libraries: modules that it imports before its first call.
+        modules: what it imports before its first call.
 
     Raises:
         OSError: no process can be started.
     """
 
-    def __init__(self, libraries: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._connection, theirs = Pipe()
+        self._segment: SharedSegment | None = None
         try:
-            self._segment: SharedSegment | None = SharedSegment()
-        except OSError:
-            self._segment = None  # arrays travel through the connection
-        self._ready = False
-        try:
-            self._process = _start(theirs.fileno(), self._segment, libraries)
+            with suppress(OSError):  # there is no such memory: arrays travel through the connection
+                self._segment = SharedSegment()
+            self._process = _start(theirs.fileno(), self._segment, modules)
         except BaseException:
             self._connection.close()
             self._close_segment()
             raise
         finally:
             theirs.close()
+        self._ready = self._closed = False
 
     @property
     def pid(self) -> int:
@@ -94,7 +108,7 @@ class ChildProcess:
     @property
     def ended(self) -> bool:
         """Whether the process has ended."""
-        return self._process.poll() is not None
+        return self._closed or self._process.poll() is not None
 
     def call(
         self, head: Mapping[str, Any], arrays: Sequence[Any], output_bytes: int, check: Callable[[], object]
@@ -104,12 +118,13 @@ class ChildProcess:
         If anything is raised but `ChildOutOfMemory` and `FunctionRefused`, the process has been ended.
 
         Args:
-            head: `function`, `seconds`, `memory_bytes`, and the function's own arguments.
+            head: `function`, `seconds`, `memory_bytes`, `threads`, and the function's own arguments.
             arrays: packed arrays.
             output_bytes: bytes of the arrays that come back, at most, each rounded up to 64.
             check: called many times a second while the call waits; what it raises ends the process and is raised.
 
         Raises:
+            CannotStart: the process has not started.
             ChildEnded: the process ended.
             ChildTimedOut: it took longer than `seconds`.
             ChildOutOfMemory: it needed more than `memory_bytes`.
@@ -117,29 +132,43 @@ class ChildProcess:
             OSError: the system has no shared memory for the arrays.
         """
         try:
+            self._await_start(check)
             return self._call(dict(head), arrays, output_bytes, check)
         except (ChildOutOfMemory, FunctionRefused):
             raise
-        except (EOFError, ConnectionError) as error:
-            raise ChildEnded(self._signal()) from error
+        except (EOFError, ConnectionError, MalformedMessage) as error:
+            raise self._end_of_call() from error
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """End the process now; it may have ended already."""
+    def kill(self) -> None:
+        """End the process now; whichever thread waits for an answer learns it. May be called from any thread."""
         self._process.kill()
-        self._process.wait()
-        self._connection.close()
-        self._close_segment()
+
+    def close(self) -> None:
+        """End the process, and free what it held."""
+        if not self._closed:
+            self._closed = True
+            self._process.kill()
+            self._process.wait()
+            self._connection.close()
+            self._close_segment()
+
+    def _await_start(self, check: Callable[[], object]) -> None:
+        if self._ready:
+            return
+        try:
+            self._await(time.monotonic() + START_SECONDS, check)
+            self._connection.recv_bytes(64)
+        except (EOFError, ConnectionError, ChildTimedOut) as error:
+            self.close()
+            raise CannotStart(f"it ended with the status {self._process.returncode}") from error
+        self._ready = True
 
     def _call(
         self, head: dict[str, Any], arrays: Sequence[Any], output_bytes: int, check: Callable[[], object]
     ) -> tuple[dict[str, Any], list[Any]]:
-        if not self._ready:
-            self._await(time.monotonic() + START_SECONDS, check)
-            self._connection.recv_bytes(64)
-            self._ready = True
         segment, begin = self._segment, SharedSegment.bytes_of([array.nbytes for array in arrays])
         if segment is not None and begin + output_bytes > INLINE_BYTES:
             segment.reserve(begin + output_bytes)
@@ -147,16 +176,16 @@ class ChildProcess:
         deadline = time.monotonic() + head["seconds"]
         self._connection.send_bytes(b"".join(send_parts(head, arrays, segment)))
         self._await(deadline, check)
-        answer, views = receive(self._connection.recv_bytes(_MOST_INLINE_BYTES), segment)
+        answer, views = receive(self._connection.recv_bytes(_MOST_HEAD_BYTES + output_bytes), segment)
+        if answer.get("retiring"):
+            self.close()  # the views stay
         if (kind := answer.get("refused")) is not None:
             if kind == "memory":
                 raise ChildOutOfMemory
-            raise FunctionRefused(kind, answer["message"])
+            raise FunctionRefused(str(kind), str(answer.get("message", "")))
         found = [view.copy() for view in views]
         del views
-        if answer.get("retiring"):
-            self.close()
-        elif segment is not None:
+        if segment is not None and not self._closed:
             segment.trim()
         return answer, found
 
@@ -166,15 +195,17 @@ class ChildProcess:
             if time.monotonic() > deadline:
                 raise ChildTimedOut
 
-    def _signal(self) -> str:
-        """How a process ended whose connection is closed."""
+    def _end_of_call(self) -> ChildFailed:
+        """Why a process has ended, or sent what is no answer."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         status = self._process.poll()
         self.close()
-        if status is None or status >= 0 or status == -signal.SIGKILL:
-            return "" if status in (None, 0) or status == -signal.SIGKILL else f"exit status {status}"
-        return signal.Signals(-status).name
+        if status == -getattr(signal, "SIGXCPU", 0):
+            return ChildTimedOut()
+        if status is None or status == -getattr(signal, "SIGKILL", 0):
+            return ChildEnded("" if status is not None else "an answer that cannot be read")
+        return ChildEnded(signal.Signals(-status).name if status < 0 else f"the exit status {status}")
 
     def _close_segment(self) -> None:
         if self._segment is not None:
@@ -182,16 +213,23 @@ class ChildProcess:
             self._segment = None
 
 
-def _start(connection: int, segment: SharedSegment | None, libraries: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(connection: int, segment: SharedSegment | None, modules: Sequence[str]) -> subprocess.Popen[bytes]:
     inherited = [connection] + ([segment.descriptor] if segment is not None else [])
     shared = -1 if segment is None else segment.descriptor
-    command = [sys.executable, "-m", f"{__package__}.child", str(connection), str(shared), ",".join(libraries)]
+    command = [sys.executable, "-P", "-m", f"{__package__}.child", str(connection), str(shared), str(os.getpid())]
+    command.append(",".join(modules))
     # The server's settings, and so its secrets, are none of the child's business; two arenas keep malloc from
-    # holding memory for each thread.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
-    environment |= {"MALLOC_ARENA_MAX": "2"}
+    # holding memory for each thread. ONNX Runtime 1.32 writes events to a database below the home and sends them to
+    # its maker, unless it is told not to.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORPOST_", "XDG_"))}
+    environment |= {"MALLOC_ARENA_MAX": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= {"ORT_DISABLE_TELEMETRY": "1"} | ({} if sys.platform == "win32" else {"HOME": os.devnull})
     if sys.platform == "win32":
         os.set_handle_inheritable(connection, True)
         startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [connection]})
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, startupinfo=startup)
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=inherited)
+        return subprocess.Popen(  # noqa: S603 # our own program
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, startupinfo=startup
+        )
+    return subprocess.Popen(  # noqa: S603 # our own program
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=inherited
+    )

@@ -9,7 +9,8 @@ class Refusal(Exception):
     """Travels to the server as its kind and message.
 
     Attributes:
-        kind: `unsupported`, `inputs`, `node` or `memory`.
+        kind: `unsupported`: the library computes no such model; `inputs`: not of these inputs; `memory`: it needs more
+            memory than it may take.
     """
 
     def __init__(self, kind: str, message: str) -> None:

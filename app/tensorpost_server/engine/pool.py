@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.library_message import without_paths
 from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from ..backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
@@ -181,6 +182,7 @@ class Pool:
             refused |= {key: why for key, why in self.refused.items() if wanted in ("auto", _backend_of(key))}
         elif not refused:
             refused = self._no_such_device(wanted, device)
+        refused = {key: without_paths(reason) for key, reason in refused.items()}
         reasons = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
         raise NoBackend(f"no backend here can run {plan.operator}: {reasons}", extra={"refused": refused})
 

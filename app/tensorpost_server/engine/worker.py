@@ -125,6 +125,7 @@ class Worker:
         """Whether the plan should be run by `run_now`: a switch to a thread would take longer than the computation."""
         return (
             self.backend.inline
+            and not plan.form.library  # which works in another process
             and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
             and plan.work <= self.inline.work
         )

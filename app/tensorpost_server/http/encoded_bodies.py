@@ -7,7 +7,6 @@ thread decodes the tensors into that memory.
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,9 +16,11 @@ import numpy as np
 from tensorpost.datatypes import DataType, data_type
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import NpyHead, NpyHeadReader
-from tensorpost.images import EncodedImage, open_image
-from tensorpost.problems import InvalidFrame, LimitExceeded, TensorpostError
+from tensorpost.images import EncodedImage
+from tensorpost.library_message import reading
+from tensorpost.problems import InvalidFrame, LimitExceeded
 
+from ..child_processes.pictures import decode_picture, open_picture
 from ..settings import Settings
 from .media_types import Pixels
 
@@ -30,6 +31,7 @@ _END64_BYTES = 20  # of the record before it, which archives with more than 4 Gi
 _DIRECTORY_BYTES_PER_TENSOR = 1024  # a name of an array, and what NumPy adds
 _BLOCK_BYTES = 1 << 20  # read from an archive at a time
 _SUFFIX = ".npy"
+_NO_ARCHIVE = "the npz archive cannot be read"
 
 
 def _refuse_too_large(size_in_bytes: int, settings: Settings) -> None:
@@ -71,7 +73,7 @@ class Picture:
             InvalidFrame: it is not a picture of this media type, or broken.
             LimitExceeded: it is too large.
         """
-        image = open_image(content, "the body", max_pixels=settings.max_image_pixels)
+        image = open_picture(content, "the body", settings.max_image_pixels)
         if media_type != f"image/{image.format.lower()}":
             raise InvalidFrame(
                 f"the body is not what its Content-Type says; it is a {image.format} picture: send it with "
@@ -93,13 +95,15 @@ class Picture:
     def working_bytes(self) -> int:
         """See `Encoded.working_bytes`."""
         height, width, channels = self.image.shape
-        return self.image.working_bytes + height * width * channels * (self.image.depth // 8)
+        # The file and the pixels lie in memory that is shared with the process that decodes them, too.
+        shared = len(self.image.content) + height * width * channels * (self.image.depth // 8)
+        return self.image.working_bytes + 2 * shared
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
         """See `Encoded.decode_into`."""
         del first
         ((_, row, shape),) = self.tensors
-        pixels = self.image.decode()[np.newaxis]
+        pixels = decode_picture(self.image)[np.newaxis]
         if self.pixels.layout == "NCHW":
             pixels = np.moveaxis(pixels, 3, 1)
         target = np.frombuffer(memory[0], row.dtype).reshape(shape)
@@ -141,15 +145,11 @@ class Npz:
             LimitExceeded: what it unpacks to is too large.
         """
         _check_directory(content)
-        try:
+        with reading(_NO_ARCHIVE):
             archive = zipfile.ZipFile(BytesIO(content))
             members = archive.infolist()
             _refuse_too_large(sum([member.file_size for member in members]), settings)
             heads = [(_tensor_name(member), member, _head_of(archive, member, settings)) for member in members]
-        except TensorpostError:
-            raise  # which are ValueErrors too
-        except _BROKEN as error:
-            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
         if len({name for name, _, _ in heads}) != len(heads):
             raise InvalidFrame("the npz archive has two arrays of the same name")
         by_position = dict(zip([f"arr_{index}" for index in range(len(heads))], names(len(heads)), strict=False))
@@ -169,7 +169,7 @@ class Npz:
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
         """See `Encoded.decode_into`."""
-        try:
+        with reading(_NO_ARCHIVE):
             for view, (name, member, head) in zip(memory, self.heads[first:], strict=False):
                 with self.archive.open(member) as file:
                     file.read(head.head_bytes)
@@ -179,13 +179,6 @@ class Npz:
                         at += len(block)
                 if at != len(view):
                     raise InvalidFrame(f"array {name!r} has {at:,} bytes of elements; its head announces {len(view):,}")
-        except TensorpostError:
-            raise  # which are ValueErrors too
-        except _BROKEN as error:
-            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
-
-
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, KeyError)
 
 
 def _check_directory(content: bytes) -> None:

@@ -15,6 +15,7 @@ from tensorpost.problems import DeadlineExceeded, LimitExceeded, NoBackend, Rece
 
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, Ticket, Worker
+from .access.access_control import QUOTA, ByteQuota
 from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
@@ -59,9 +60,9 @@ class Execution:
     """
 
     __slots__ = (
-        "_assigned_bytes", "_caller", "_fields", "_limit", "_observation", "_queue_slot", "_scope", "_service",
-        "_ticket", "_upload_ended", "_wait", "_whole", "_wire", "body", "head_has_arrived", "large", "parsing", "query",
-        "sender", "settings", "slow_threads", "watch",
+        "_assigned_bytes", "_caller", "_fields", "_limit", "_observation", "_queue_slot", "_quota", "_scope",
+        "_service", "_ticket", "_upload_ended", "_wait", "_whole", "_wire", "body", "head_has_arrived", "large",
+        "parsing", "query", "sender", "settings", "slow_threads", "watch",
     )  # fmt: skip
 
     body: RequestBody
@@ -74,6 +75,7 @@ class Execution:
         self._service, self._scope, self._fields, self._wire = service, scope, fields, wire
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
+        self._quota: ByteQuota | None = scope.get(QUOTA)
         self.settings, self.query = service.settings, scope["query_string"].decode("latin-1")
         self.parsing = service.parsing.for_caller(self._caller)
         self.slow_threads = service.slow_threads.for_caller(self._caller)
@@ -122,6 +124,8 @@ class Execution:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
+            if self._quota is not None:
+                self._quota.end()
 
     def _observe(self) -> None:
         observation, sender = self._observation, self.sender
@@ -164,6 +168,10 @@ class Execution:
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
+        if self._quota is not None:
+            sizes = [slot.layout.size_in_bytes for slot in prepared.plan.outputs]
+            in_body = zip(sizes, prepared.answer.sinks, strict=True)
+            self._quota.reserve(sum([size for size, sink in in_body if sink.in_body]))
         sinks = self._wire.open_sinks(prepared.answer)
         sources: Sequence[memoryview | DeviceSource] | None = None if call is None else call.memory
         prepared, sources = await self._place(prepared, sources, sinks)

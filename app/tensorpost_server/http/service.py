@@ -14,8 +14,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from tensorpost.library_message import without_paths
 from tensorpost.problems import NotReady
 
+from ..child_processes.libraries import LIBRARIES
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
@@ -38,11 +40,11 @@ _LIMITS = (
     "numpy_threads", "cuda_memory_bytes", "cuda_pinned_bytes", "directml_seconds", "auto_minimum_work", "idle_seconds",
     "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
     "max_json_elements", "max_image_pixels", "max_output_bytes", "max_work", "max_seconds", "memory_bytes",
-    "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
+    "pool_bytes", "max_requests", "onnx_processes", "caller_share", "slow_upload_seconds", "max_connections",
     "max_connections_per_address", "grpc_idle_seconds", "slice_bytes", "slices_ahead", "head_timeout_seconds",
     "min_bytes_per_second", "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds",
-    "send_timeout_seconds",
-    "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds",
+    "send_timeout_seconds", "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds", "picture_processes",
+    "picture_seconds",
 )  # fmt: skip
 """The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""
 
@@ -136,7 +138,7 @@ class Service:
         """
         pool = self.opened()
         if pool.lost is not None:
-            raise self._not_ready(f"this server ends, and another one should start: {pool.lost}")
+            raise self._not_ready(f"this server ends, and another one should start: {without_paths(pool.lost)}")
         return pool
 
     def stopped(self) -> NotReady:
@@ -182,9 +184,16 @@ router = APIRouter()
 
 @router.get("/v1/devices", summary="List the devices", tags=["service"])
 async def list_devices(request: Request) -> JsonDocument:
-    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
+    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now.
+
+    Beside them the libraries that compute in processes of their own: how many there are, and how many have ended.
+    """
     pool = service_of(request).opened()
-    return JsonDocument({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})
+    devices = [asdict(status) for status in pool.status()]
+    for device in devices:
+        device["reason"] = device["reason"] and without_paths(device["reason"])
+    libraries = [asdict(library.state) for library in LIBRARIES]
+    return JsonDocument({"default": pool.default, "devices": devices, "libraries": libraries})
 
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
@@ -219,7 +228,9 @@ async def live(request: Request) -> JsonDocument:
     """200 as long as the event loop answers and every device works; 503 with a `reason` if only a restart helps."""
     service = service_of(request)
     fault = None if service.pool is None else service.pool.fault(service.settings.stuck_seconds)
-    return JsonDocument({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
+    if fault is None:
+        return JsonDocument({"live": True})
+    return JsonDocument({"live": False, "reason": without_paths(fault)}, 503)
 
 
 @router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])

@@ -1,29 +1,36 @@
 """ONNX operators without a row of their own, computed by ONNX Runtime's CPU provider as models of one node.
 
-The extra `onnx` installs it. What the node means, and its outputs' shapes, the package `onnx` has found.
+The extra `onnx` installs it. What the node means, and its outputs' shapes, the package `onnx` has found. ONNX Runtime
+runs in child processes (`child_processes/`), which make the session too, after the request was admitted.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from tensorpost.datatypes import data_type
 from tensorpost.extras import install_command
 from tensorpost.onnx import OnnxNode, OnnxSchema
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.problems import InvalidDescriptor, NoBackend, Violation
 
+from ..child_processes.libraries import ONNX_RUNTIME
+from ..child_processes.process import FunctionRefused
+from ..child_processes.segment import SharedSegment
 from ..forms import Array
+from ..forms.base import go_on
+from .onnx_runtime_cost import extra_bytes, work_of
 
 __all__ = ["LIBRARY", "model_form"]
 
-LIBRARY = "onnxruntime"
-_MOST_SESSIONS = 64
+LIBRARY = ONNX_RUNTIME.name
+_LEAST_BYTES = 64 << 20
+"""Memory that a call may take in its process beside its tensors and what follows from its attributes: the session, what
+the allocator wastes, temporaries of a fixed size."""
 _HIGHEST_OPSET = re.compile(r"support for domain ai\.onnx is till opset ([0-9]{1,4})")
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : [A-Z_]+ : ")
 _ORIGIN = re.compile(r"/[^ ]+:[0-9]+ [^(]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)? ")
@@ -31,44 +38,70 @@ _ORIGIN = re.compile(r"/[^ ]+:[0-9]+ [^(]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: con
 
 
 def model_form(node: OnnxNode) -> Array:
-    """The form of a node that ONNX Runtime computes.
-
-    Its work is estimated as that of a product: each element of an output reads a part of each further input, all but
-    the longest dimension of it. Memory beside inputs and outputs as twice theirs.
+    """The form of a node that ONNX Runtime computes; see `onnx_runtime_cost` for its work and memory.
 
     Raises:
-        NoBackend: ONNX Runtime is not installed, or does not compute the operator for these types.
+        NoBackend: ONNX Runtime is not installed.
     """
-    model = dict(node.parameters)["model"]
-    _session(model, node.name)
-    outputs = sum([tensor.element_count for _, tensor in node.results])
-    further = [tensor for _, tensor in node.tensors[1:] if tensor.shape]
-    reads = [tensor.element_count // max(1, *tensor.shape) for tensor in further]
-    work = 2 * outputs * max([1, *reads]) + sum([tensor.element_count for _, tensor in node.tensors])
-    scratch = 2 * sum([tensor.size_in_bytes for _, tensor in (*node.tensors, *node.results)])
-    names = tuple([name for name, _ in node.tensors])
-    parameters = (("model", model), ("names", names), ("operator", node.name))
-    return Array(_run, len(names), work, parameters, scratch, LIBRARY)
-
-
-@lru_cache(maxsize=_MOST_SESSIONS)
-def _session(model: bytes, operator: str) -> Any:
-    try:
-        runtime: Any = importlib.import_module(LIBRARY)
-    except ModuleNotFoundError:
+    if not ONNX_RUNTIME.installed:
         raise NoBackend(
-            f"{operator} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}"
+            f"{node.name} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}"
         ) from None
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    inputs = [tensor for _, tensor in node.tensors]
+    outputs = [tensor for _, tensor in node.results]
+    tensor_bytes = sum([tensor.size_in_bytes for tensor in (*inputs, *outputs)])
+    # ONNX Runtime may copy a tensor to cast or transpose it.
+    memory_bytes = 2 * tensor_bytes + extra_bytes(node) + _LEAST_BYTES
+    parameters = (
+        ("model", dict(node.parameters)["model"]),
+        ("names", tuple([name for name, _ in node.tensors])),
+        ("operator", node.name),
+        ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),
+        ("memory_bytes", memory_bytes),
+    )
+    shared_bytes = tensor_bytes  # what the two processes share
+    return Array(_run, len(inputs), work_of(node), parameters, memory_bytes + shared_bytes, LIBRARY)
+
+
+def _run(
+    xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], operator: str,
+    results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int,
+) -> Any:  # fmt: skip
+    assert xp is np
+    arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
+    sizes = [data_type(kind).dtype.itemsize * int(np.prod(shape, dtype=object)) for kind, shape in results]
     try:
-        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions are of C++
-        highest = _HIGHEST_OPSET.search(str(error))
-        if highest is not None:
-            raise NoBackend(_too_new(operator, runtime.__version__, int(highest[1]))) from error
-        raise NoBackend(f"ONNX Runtime does not compute {operator} for these types: {_reason(error)}") from error
+        _, found = ONNX_RUNTIME.call(
+            "run_node", {"names": names}, arrays, subject=operator, memory_bytes=memory_bytes,
+            output_bytes=SharedSegment.bytes_of(sizes), key=model, check=go_on,
+        )  # fmt: skip
+    except FunctionRefused as refusal:
+        raise _problem(refusal, operator) from refusal
+    made = [(array.dtype.name, array.shape) for array in found]
+    if [*map(_without_ones, made)] != [*map(_without_ones, results)]:
+        shapes = ", ".join([f"{kind} {list(shape)}" for kind, shape in made])
+        raise _refused(f"for {operator}, ONNX Runtime makes {shapes}, which is not what the package onnx infers")
+    return tuple(found)
+
+
+def _without_ones(tensor: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    """Type and shape without dimensions of 1, of which ONNX Runtime makes more or fewer (Det)."""
+    kind, shape = tensor
+    return kind, tuple([size for size in shape if size != 1])
+
+
+def _problem(refusal: FunctionRefused, operator: str) -> NoBackend | InvalidDescriptor:
+    version, _, text = refusal.message.partition("\n")
+    if refusal.kind == "inputs":
+        return _refused(f"ONNX Runtime refuses these inputs: {_reason(text or version)}")
+    highest = _HIGHEST_OPSET.search(text)
+    if highest is not None:
+        return NoBackend(_too_new(operator, version, int(highest[1])))
+    return NoBackend(f"ONNX Runtime does not compute {operator} for these types: {_reason(text)}")
+
+
+def _refused(message: str) -> InvalidDescriptor:
+    return InvalidDescriptor.of([Violation("onnx-runtime", ("inputs",), message, None)])
 
 
 def _too_new(operator: str, version: str, highest: int) -> str:
@@ -81,19 +114,7 @@ def _too_new(operator: str, version: str, highest: int) -> str:
     return f"{known}; pass opset={highest}, which means {older.name}"
 
 
-def _reason(error: Exception) -> str:
+def _reason(text: str) -> str:
     """What its message says, without its own name, numbers and places in its source."""
-    text = " ".join(str(error).split()).rpartition("Status Message: ")[2]
+    text = " ".join(text.split()).rpartition("Status Message: ")[2]
     return _ORIGIN.sub("", _PREFIX.sub("", text))[:300]
-
-
-def _run(xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], operator: str) -> Any:
-    assert xp is np
-    arrays = [np.ascontiguousarray(array) for array in inputs]
-    try:
-        found = _session(model, operator).run(None, dict(zip(names, arrays, strict=True)))
-    except Exception as error:
-        raise InvalidDescriptor.of(
-            [Violation("onnx-runtime", ("inputs",), f"ONNX Runtime refuses these inputs: {_reason(error)}", None)]
-        ) from error
-    return tuple(found)

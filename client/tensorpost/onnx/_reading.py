@@ -14,10 +14,10 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .._onnx_package import tensor_of_proto
 from ..datatypes import BOOLEANS, DATA_TYPES, data_type
 from ..problems import InvalidDescriptor, entry_count
 from ._report import Path, Report, did_you_mean
-from .package import tensor_of_proto
 from .schemas import (
     ONNX_OPERATORS,
     WRITTEN_BY_HAND,

@@ -1,22 +1,46 @@
 """What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
 
 The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
-both, and is needed on the side of the caller too, who must know the outputs.
+both, and is needed on the side of the caller too, who must know the outputs. `_onnx_package.py` calls the package, in
+this process; a server has it called in a child process instead (`call_package_by`).
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
+from .._onnx_package import InferredModel, SchemaVersion, infer_model, schema_version
 from ..datatypes import DATA_TYPES, data_type
 from ..extras import install_command
 from .given_node import GivenNode, InferredOutputs
 
-__all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
+__all__ = ["PackageCalls", "call_package_by", "infer_by_package", "since_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageCalls:
+    """The functions that call the package: those of `_onnx_package.py`, or others of the same meaning.
+
+    Attributes:
+        schema_version: see `_onnx_package.schema_version`.
+        infer_model: see `_onnx_package.infer_model`.
+    """
+
+    schema_version: Callable[[str, int], SchemaVersion | str | None] = schema_version
+    infer_model: Callable[[Mapping[str, Any]], InferredModel] = infer_model
+
+
+_calls = PackageCalls()
+
+
+def call_package_by(calls: PackageCalls) -> PackageCalls:
+    """Call the package by these functions from now on, in the whole process; returns those before."""
+    global _calls  # which functions there are is a choice of the process, made when it starts
+    before, _calls = _calls, calls
+    return before
+
 
 _IN_DIRECTML: Mapping[str, str] = {
     "AveragePool": "AVERAGE_POOLING", "BatchNormalization": "BATCH_NORMALIZATION", "Conv": "CONVOLUTION",
@@ -36,50 +60,9 @@ _NOT_IN_DIRECTML = frozenset((
     "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "SwiGLU",
     "TensorScatter", "Unique",
 ))  # fmt: skip
-_ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
-_FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 
-def schema_row(schema: Any) -> dict[str, Any]:
-    """A version of an operator as `operators.json` has it, from an `onnx.defs.OpSchema`.
-
-    Types that no tensor here has are left out: sequences, and those of fewer than 8 bits.
-    """
-    types = {entry.type_param_str: _types(entry.allowed_type_strs) for entry in schema.type_constraints}
-    attributes: dict[str, list[Any]] = {}
-    for name in sorted(schema.attributes):
-        attribute = schema.attributes[name]
-        kind, default = attribute.type.name, attribute.default_value
-        value = None
-        if default.name and kind in _ATTRIBUTE_FIELDS:
-            value = getattr(default, _ATTRIBUTE_FIELDS[kind])
-            value = value.decode() if kind == "STRING" else list(value) if kind.endswith("S") else value
-        attributes[name] = [kind, "required"] if attribute.required else [kind] if value is None else [kind, value]
-    return {
-        "inputs": [_parameter(entry, types) for entry in schema.inputs],
-        "outputs": [_parameter(entry, types) for entry in schema.outputs],
-        "types": {name: " ".join(found) for name, found in types.items()},
-        "attributes": attributes,
-    }
-
-
-def _parameter(entry: Any, types: dict[str, list[str]]) -> list[Any]:
-    kind = entry.type_str
-    if kind not in types:
-        kind = " ".join(_types([kind]))
-    return [entry.name.rstrip("."), kind, _FLAGS[entry.option.name]][: 2 if entry.option.name == "Single" else 3]
-
-
-def _types(names: Any) -> list[str]:
-    return [row.onnx for row in DATA_TYPES if f"tensor({row.onnx})" in names]
-
-
-def tensor_of_proto(tensor: Any) -> Any:
-    """The array of an `onnx.TensorProto`."""
-    return importlib.import_module("onnx.numpy_helper").to_array(tensor)
-
-
-def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
+def since_version(op_type: str, opset: int) -> SchemaVersion | str:
     """The number and the row of the version that the opset means; why there is none if it cannot be computed.
 
     Raises:
@@ -87,25 +70,12 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
             that needs it.
     """
     try:
-        defs: Any = importlib.import_module("onnx.defs")
+        found = _calls.schema_version(op_type, opset)
     except ModuleNotFoundError:
         raise KeyError(_how_to_install(op_type)) from None
-    if not defs.has(op_type):
+    if found is None:
         raise KeyError("")
-    try:
-        schema = defs.get_schema(op_type, max(1, opset), "")
-    except defs.SchemaError:
-        return f"there is no {op_type} at opset {opset}"
-    row = schema_row(schema)
-    if schema.deprecated:
-        return f"{op_type} is deprecated at opset {opset}"
-    for name, kind, *flag in (*row["inputs"], *row["outputs"]):
-        if not (row["types"].get(kind, kind) or flag):
-            return f"{op_type} has {name}, which is not a tensor of a type that travels here"
-    for name, (kind, *default) in row["attributes"].items():
-        if kind not in (*_ATTRIBUTE_FIELDS, "TENSOR") and default == ["required"]:
-            return f"{op_type} has the attribute {name}, of the kind {kind}, which no node here can have"
-    return schema.since_version, row
+    return found
 
 
 def _how_to_install(op_type: str) -> str:
@@ -118,10 +88,26 @@ def _how_to_install(op_type: str) -> str:
 
 def infer_by_package(given: GivenNode) -> InferredOutputs:
     """Check a node and infer its outputs; its meaning is the model."""
-    onnx: Any = importlib.import_module("onnx")
-    helper: Any = onnx.helper
     schema = given.schema
-    formal = [f"{slot.name}" for slot in schema.inputs if not slot.variadic]
+    found = _calls.infer_model(_node_document(given))
+    if found.problem:
+        given.refuse("onnx", (), f"onnx refuses the node: {found.problem}", None, "a node that its checker takes")
+    shapes: list[tuple[int, ...]] = []
+    types: dict[str, str] = {}
+    for entry, (name, element_type, sizes) in zip(schema.outputs, found.outputs, strict=False):
+        _check_shape(given, name, sizes)
+        kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == element_type]
+        if not kind:
+            given.refuse("onnx", (), f"{name} has a type that travels nowhere here", None, "another type")
+        types[entry.variable or entry.name] = kind[0]
+        shapes.append(tuple([size for size in sizes or () if size is not None]))
+    return InferredOutputs(shapes, (("model", found.model),), types)
+
+
+def _node_document(given: GivenNode) -> dict[str, Any]:
+    """The node as JSON values, of which `_onnx_package.infer_model` makes the model."""
+    schema = given.schema
+    formal = [slot.name for slot in schema.inputs if not slot.variadic]
     names = [name if name in given.tensors or name in given.values else "" for name in formal]
     names += [name for name in given.tensors if name not in formal]
     while names and not names[-1]:
@@ -130,39 +116,15 @@ def infer_by_package(given: GivenNode) -> InferredOutputs:
     outputs = [entry.name for entry in schema.outputs][: given.outputs or max(1, len(least))]
     if schema.outputs and schema.outputs[-1].variadic:
         outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(given.outputs or 1)]
-    tensors = [
-        helper.make_tensor_value_info(name, tensor.row.onnx_code, tensor.shape)
-        for name, tensor in given.tensors.items()
-    ]
-    attributes = {name: _attribute(value, onnx) for name, value in given.attributes.items() if value != ()}
-    node = helper.make_node(schema.op_type, names, outputs, **attributes)
-    made = [helper.make_empty_tensor_value_info(name) for name in outputs]
-    opset, problem = helper.make_opsetid("", schema.since_version), ""
-    model: Any = None
-    for scalars in (False, True):  # a number alone may stand for a tensor of rank 1 or 0, whichever the operator takes
-        constants = [_constant(given, name, onnx, scalars=scalars) for name in given.values]
-        graph = helper.make_graph([node], schema.op_type, tensors, made, constants)
-        try:
-            model = helper.make_model(graph, opset_imports=[opset], ir_version=8, producer_name="tensorpost")
-            model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-            onnx.checker.check_model(model)
-            break
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
-            problem, model = problem or str(error).strip().splitlines()[-1][:300], None
-    if model is None:
-        given.refuse("onnx", (), f"onnx refuses the node: {problem}", None, "a node that its checker takes")
-    shapes: list[tuple[int, ...]] = []
-    types: dict[str, str] = {}
-    for entry, found in zip(schema.outputs, model.graph.output, strict=False):
-        tensor = found.type.tensor_type
-        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-        _check_shape(given, found.name, sizes if tensor.HasField("shape") else None)
-        kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == tensor.elem_type]
-        if not kind:
-            given.refuse("onnx", (), f"{found.name} has a type that travels nowhere here", None, "another type")
-        types[entry.variable or entry.name] = kind[0]
-        shapes.append(tuple([size for size in sizes if size is not None]))
-    return InferredOutputs(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
+    return {
+        "op_type": schema.op_type,
+        "version": schema.since_version,
+        "inputs": names,
+        "outputs": outputs,
+        "tensors": [(name, tensor.row.onnx_code, tensor.shape) for name, tensor in given.tensors.items()],
+        "attributes": {name: value for name, value in given.attributes.items() if value != ()},
+        "constants": [(name, _constant_type(given, name), given.values[name]) for name in given.values],
+    }
 
 
 def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None) -> None:
@@ -182,20 +144,10 @@ def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None
     given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
 
 
-def _attribute(value: Any, onnx: Any) -> Any:
-    """The value, or the tensor of one number that it says."""
-    match value:
-        case (str() as kind, number):
-            return onnx.numpy_helper.from_array(np.array([number], data_type(kind).dtype))
-        case _:
-            return value
-
-
-def _constant(given: GivenNode, name: str, onnx: Any, *, scalars: bool) -> Any:
+def _constant_type(given: GivenNode, name: str) -> str:
+    """The NumPy name of the type that an input given by value has."""
     slot, values = given.schema.input(name), given.values[name]
     assert slot is not None
     whole = all(isinstance(value, int) for value in values)
     fitting = [kind for kind in slot.types if (data_type(kind).dtype.kind in "iu") == whole] or list(slot.types)
-    kind = given.types.get(slot.variable) or ("int64" if "int64" in fitting and whole else fitting[0])
-    array = np.array(values, data_type(kind).dtype)
-    return onnx.numpy_helper.from_array(array.reshape(()) if scalars and array.size == 1 else array, name)
+    return given.types.get(slot.variable) or ("int64" if "int64" in fitting and whole else fitting[0])

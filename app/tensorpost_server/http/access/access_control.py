@@ -30,10 +30,13 @@ from ..headers import FRAMING
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
 from .json_web_tokens import InvalidToken, Token, TokenReader
 
-__all__ = ["CALLER", "AccessControl", "TokenBucket"]
+__all__ = ["CALLER", "QUOTA", "AccessControl", "ByteQuota", "TokenBucket"]
 
 CALLER = "tensorpost.caller"
 """The key of the caller's name in the ASGI scope."""
+
+QUOTA = "tensorpost.quota"
+"""The key of the request's `ByteQuota` in the ASGI scope, if its key has a quota of bytes."""
 
 OPEN_PATHS = PLAYGROUND_PATHS | {"/v2/health/live", "/v2/health/ready"}
 """Paths that are answered without a key: what load balancers and containers ask, and a page to enter a key on."""
@@ -50,8 +53,7 @@ _CHALLENGE = 'Bearer realm="tensorpost"'
 class TokenBucket:
     """A quota of `per_minute` tokens, of which a whole minute's may be taken at once. It may be overdrawn.
 
-    What a request takes is known only when its response is complete, so it begins if anything is left, and those after
-    it wait until the debt is paid.
+    A request that takes more than there is begins if anything is left, and those after it wait until the debt is paid.
 
     Args:
         per_minute: 1 or more.
@@ -64,15 +66,20 @@ class TokenBucket:
         self._most = self._level = float(per_minute)
         self._since = now
 
-    def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0 if there is one."""
+    def wait(self, now: float, own: int = 0) -> float:
+        """Seconds until there is a token; 0 if there is one.
+
+        Args:
+            now: the time.
+            own: tokens that the request which asks has taken already; they do not keep it from going on.
+        """
         rate = self._most / 60
         self._level = min(self._most, self._level + (now - self._since) * rate)
         self._since = now
-        return max(0.0, (1 - self._level) / rate)
+        return max(0.0, (1 - self._level - own) / rate)
 
     def take(self, count: int) -> None:
-        """Take tokens, also if there are fewer."""
+        """Take tokens, also if there are fewer; give some back if the count is negative."""
         self._level -= count
 
 
@@ -108,6 +115,71 @@ class _Grant:
     def take_bytes(self, count: int) -> None:
         if self.bytes is not None:
             self.bytes.take(count)
+
+    def exceeded(self, now: float, seconds: float) -> QuotaExceeded:
+        whole = math.ceil(seconds)
+        return QuotaExceeded(
+            f"the key {self.key.name} has used up its {self.used_up(now)}; wait {whole:,} s",
+            extra={"retry_after_seconds": whole},
+        )
+
+
+class ByteQuota:
+    """What one request takes of its key's quota of bytes.
+
+    A response's bytes are reserved before they are computed, so of any number of requests at once no more than one may
+    exceed the quota. What it then takes differently is corrected.
+
+    Args:
+        grant: what the key allows.
+        bucket: its quota of bytes.
+    """
+
+    __slots__ = ("_bucket", "_grant", "_reserved", "_taken")
+
+    def __init__(self, grant: _Grant, bucket: TokenBucket) -> None:
+        self._grant, self._bucket = grant, bucket
+        self._taken = self._reserved = 0
+
+    def announced(self, count: int) -> None:
+        """Take the announced bytes of the body."""
+        self._taken += count
+        self._bucket.take(count)
+
+    def received(self, count: int) -> None:
+        """Take bytes of the body that nothing announced.
+
+        Raises:
+            QuotaExceeded: other requests have used up the quota meanwhile.
+        """
+        self._check()
+        self.announced(count)
+
+    def reserve(self, count: int) -> None:
+        """Take the bytes that the response will have, or an estimate of them.
+
+        Raises:
+            QuotaExceeded: other requests have used up the quota meanwhile.
+        """
+        self._check()
+        self._reserved += count
+        self.announced(count)
+
+    def sent(self, count: int) -> None:
+        """Take bytes of the response, of those that are reserved first."""
+        reserved = min(self._reserved, count)
+        self._reserved -= reserved
+        self.announced(count - reserved)
+
+    def end(self) -> None:
+        """Give back what is reserved and was not sent; the request has ended."""
+        self._bucket.take(-self._reserved)
+        self._reserved = 0
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        if seconds := self._bucket.wait(now, self._taken):
+            raise self._grant.exceeded(now, seconds)
 
 
 class AccessControl:
@@ -170,11 +242,16 @@ class AccessControl:
         scope[CALLER] = grant.key.name
         _check(grant, scope["method"], path, now)
         grant.take_request()
-        self._count_and_guard(hash_, grant, scope, fields)
-        if grant.bytes is None:
+        quota = None if grant.bytes is None else ByteQuota(grant, grant.bytes)
+        self._guard(hash_, quota, scope)
+        if quota is None:
             return receive, send
-        counted = partial(_receive_counted, grant, receive) if scope[FRAMING].chunked else receive
-        return counted, partial(_send_counted, grant, send)
+        scope[QUOTA] = quota
+        length = fields.get(b"content-length", b"0")
+        # A body above the limit is refused before it is read, so it does not count as a whole.
+        quota.announced(min(int(length), self._settings.max_body_bytes) if length.isdigit() and len(length) < 20 else 0)
+        counted = partial(_receive_counted, quota, receive) if scope[FRAMING].chunked else receive
+        return counted, partial(_send_counted, quota, send)
 
     def caller(self, method: str, path: str, fields: Mapping[bytes, bytes]) -> str | None:
         """The name of the caller whose key these header fields present; None where everybody may call.
@@ -233,29 +310,24 @@ class AccessControl:
             for key in keys
         }
 
-    def _count_and_guard(self, hash_: str, grant: _Grant, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
-        """Count the announced bytes, and let the server's extension count the response and guard its replays."""
-        if grant.bytes is not None:
-            length = fields.get(b"content-length", b"0")
-            # A body above the limit is refused before it is read, so it does not count as a whole.
-            grant.take_bytes(
-                min(int(length), self._settings.max_body_bytes) if length.isdigit() and len(length) < 20 else 0
-            )
+    def _guard(self, hash_: str, quota: ByteQuota | None, scope: Scope) -> None:
+        """Let the server's extension count the response and guard its replays."""
         extensions: MutableMapping[str, Any] | None = scope.get("extensions")
         extension = extensions.get(WHOLE_MESSAGES) if extensions else None
         if extensions is not None and extension is not None:
             whole: WholeMessages = extension["whole_messages"]
-            guarded = WholeMessages(whole.receive, partial(self._send_whole, whole.send, hash_, grant))
+            guarded = WholeMessages(whole.receive, partial(self._send_whole, whole.send, hash_, quota))
             extensions[WHOLE_MESSAGES] = {"whole_messages": guarded}
 
     def _send_whole(
-        self, send: SendWhole, hash_: str, grant: _Grant, lines: bytes, body: bytes,
+        self, send: SendWhole, hash_: str, quota: ByteQuota | None, lines: bytes, body: bytes,
         replay: ReplayFunction | None = None,
     ) -> bool:  # fmt: skip
         """See `SendWhole`."""
         if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
             return False
-        grant.take_bytes(len(body))
+        if quota is not None:
+            quota.sent(len(body))
         return True
 
     def _replay(
@@ -284,11 +356,7 @@ def _check(grant: _Grant, method: str, path: str, now: float) -> None:
             extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
         )
     if seconds := grant.wait(now):
-        whole = math.ceil(seconds)
-        raise QuotaExceeded(
-            f"the key {grant.key.name} has used up its {grant.used_up(now)}; wait {whole:,} s",
-            extra={"retry_after_seconds": whole},
-        )
+        raise grant.exceeded(now, seconds)
 
 
 def _key_in(fields: Mapping[bytes, bytes]) -> bytes:
@@ -325,14 +393,14 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
     return None if method in ("GET", "HEAD") else "run"
 
 
-async def _receive_counted(grant: _Grant, receive: Receive) -> Message:
+async def _receive_counted(quota: ByteQuota, receive: Receive) -> Message:
     message = await receive()
     if message["type"] == "http.request":
-        grant.take_bytes(len(message.get("body", b"")))
+        quota.received(len(message.get("body", b"")))
     return message
 
 
-async def _send_counted(grant: _Grant, send: Send, message: Message) -> None:
+async def _send_counted(quota: ByteQuota, send: Send, message: Message) -> None:
     if message["type"] == "http.response.body":
-        grant.take_bytes(len(message.get("body", b"")))
+        quota.sent(len(message.get("body", b"")))
     await send(message)

@@ -96,6 +96,14 @@ METRICS: Mapping[str, Metric] = {
     "tensorpost_access_lines_dropped_total": Metric(
         "counter", (), "Lines of the access log that were lost, because nobody read them fast enough."
     ),
+    "tensorpost_library_processes": Metric(
+        "gauge", ("library",), "Processes of a library that computes or checks in processes of its own."
+    ),
+    "tensorpost_library_processes_ended_total": Metric(
+        "counter", ("library", "reason"),
+        "Such processes that ended. failed: by the library; killed: from outside, as by the system without memory; "
+        "timed_out: the call took too long; abandoned: nobody waited for the result; retired: it kept too much memory.",
+    ),
     "tensorpost_traces_dropped_total": Metric(
         "counter", (), "Requests whose spans were lost, because more ended than spans could be made of."
     ),

@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from tensorpost.problems import NotFound
 
+from ...child_processes.libraries import LIBRARIES
+from ...child_processes.pool import END_REASONS
 from ...settings import setting_variable
 from ..service import Service, service_of
 from .metrics import METRICS, Sample, SampleCollector
@@ -74,6 +76,10 @@ def _state(service: Service) -> Iterator[Sample]:
     for name, value in numbers.items():
         yield Sample(name, (), value)
     yield Sample("tensorpost_build_info", (version("tensorpost"), platform.python_version()), 1)
+    for state in [library.state for library in LIBRARIES]:
+        yield Sample("tensorpost_library_processes", (state.name,), state.processes)
+        for reason in END_REASONS:
+            yield Sample("tensorpost_library_processes_ended_total", (state.name, reason), state.ended.get(reason, 0))
     pool = service.pool
     if pool is None:
         return

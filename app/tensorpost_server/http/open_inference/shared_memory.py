@@ -8,11 +8,14 @@ Source: Triton, "system shared memory" and "CUDA shared memory" extensions.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +29,7 @@ from tensorpost.problems import (
     NoBackend,
     NotFound,
     RegionNotFound,
+    Unavailable,
 )
 
 from ...engine import Worker
@@ -43,8 +47,11 @@ _FOLDER = Path("/dev/shm")  # noqa: S108 # where Linux has POSIX shared memory; 
 _KEY = re.compile(r"/?([A-Za-z0-9._-]{1,200})")
 _NOT_OURS = "triton_python_backend_shm_region_"
 _MOST_REGIONS = 1024
-"""Regions that may be registered; each holds a descriptor."""
+"""Regions that may be registered; each holds a descriptor. A caller has at most `caller_share` of what others left."""
 _MOST_NAME = 256
+_ANONYMOUS = "anonymous"
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
+"""Errors that are no fault of the caller's: no memory, or no descriptor."""
 IDLE_SECONDS = 30.0
 """How long a region whose object has no name any more may be idle before it is dropped: its caller has ended."""
 
@@ -89,14 +96,15 @@ class SystemRegion(Region):
             offset: place of the first byte in the region.
 
         Raises:
-            InvalidRequest: the object has become too short.
+            InvalidRequest: the object has become too short, or cannot be read.
         """
         done = 0
-        while done < len(target):
-            count = os.preadv(self._descriptor, [target[done:]], self.offset + offset + done)
-            if not count:
-                raise self._too_short()
-            done += count
+        with _access(f"the object {self.key!r} of the region {self.name!r} cannot be read"):
+            while done < len(target):
+                count = os.preadv(self._descriptor, [target[done:]], self.offset + offset + done)
+                if not count:
+                    raise self._too_short()
+                done += count
 
     def write(self, source: memoryview, offset: int) -> None:
         """Copy bytes into the region.
@@ -106,13 +114,15 @@ class SystemRegion(Region):
             offset: place of the first byte in the region.
 
         Raises:
-            InvalidRequest: the object has become too short.
+            InvalidRequest: the object has become too short, or cannot be written to.
+            Unavailable: the system has no memory for it: an object's pages are taken when they are first written to.
         """
         if os.fstat(self._descriptor).st_size < self.offset + offset + len(source):
             raise self._too_short()
         done = 0
-        while done < len(source):
-            done += os.pwritev(self._descriptor, [source[done:]], self.offset + offset + done)
+        with _access(f"the object {self.key!r} of the region {self.name!r} cannot be written to"):
+            while done < len(source):
+                done += os.pwritev(self._descriptor, [source[done:]], self.offset + offset + done)
 
     def _too_short(self) -> InvalidRequest:
         return InvalidRequest(f"the object {self.key!r} of the region {self.name!r} has become too short")
@@ -122,10 +132,11 @@ AnyRegion: TypeAlias = SystemRegion | CudaRegion
 
 
 class SharedMemory:
-    """The regions by name; one namespace for all callers, each of whom sees his own only.
+    """The regions of each caller by name: two callers may use the same name, and neither learns of the other's.
 
     Args:
-        settings: `shared_memory`, `shared_memory_prefix` and `cuda_shared_memory`.
+        settings: `shared_memory`, `shared_memory_prefix`, `cuda_shared_memory` and `caller_share`. Without `keys_file`
+            and `jwks_file` all callers are one.
 
     Attributes:
         enabled: the kinds that may be registered.
@@ -140,7 +151,9 @@ class SharedMemory:
             "cuda": settings.cuda_shared_memory,
         }
         self._prefix = settings.shared_memory_prefix
-        self._regions: dict[str, AnyRegion] = {}
+        self._share = settings.caller_share
+        self._anonymous = settings.keys_file is None and settings.jwks_file is None
+        self._regions: dict[str, dict[str, AnyRegion]] = {}  # by owner and name
         if settings.shared_memory and not _FOLDER.is_dir():
             raise InvalidParameter(f"{setting_variable('shared_memory')} is on, but this system has no {_FOLDER}")
 
@@ -165,17 +178,18 @@ class SharedMemory:
         forwarded = b"forwarded" in fields or b"x-forwarded-for" in fields
         if forwarded or (client and not ipaddress.ip_address(client[0].partition("%")[0]).is_loopback):
             raise Forbidden("shared memory is for callers on this host: by a loopback address or a Unix socket")
-        return caller_of(scope)
+        return _ANONYMOUS if self._anonymous else caller_of(scope)
 
     def register_system(self, name: str, key: object, offset: object, size: object, owner: str) -> None:
         """Open an object and give a part of it a name.
 
         Raises:
-            InvalidParameter: a malformed member, or a name that is taken.
+            InvalidParameter: a malformed member, or a name that the caller has used already.
             NotFound: there is no such object.
             Forbidden: the object is another user's.
             InvalidRequest: the part does not lie in the object.
-            LimitExceeded: there are too many regions.
+            LimitExceeded: the caller has too many regions.
+            Unavailable: there is no descriptor for it.
         """
         self._check_name(name)
         found = _KEY.fullmatch(key) if isinstance(key, str) else None
@@ -190,40 +204,39 @@ class SharedMemory:
             )
         begin = whole_number("offset", 0 if offset is None else offset)
         length = whole_number("byte_size", size, least=1)
-        self._check_room(name)
+        self._check_room(name, owner)
         descriptor = _open(found[1])
         try:
             _check(descriptor, found[1], begin, length)
         except BaseException:
             os.close(descriptor)
             raise
-        self._regions[name] = SystemRegion(name, str(key), begin, length, owner, descriptor)
+        self._add(SystemRegion(name, str(key), begin, length, owner, descriptor))
 
     async def register_cuda(self, name: str, raw_handle: object, size: object, owner: str, worker: Worker) -> None:
         """Open memory of a worker's CUDA device and give it a name.
 
         Raises:
-            InvalidParameter: a malformed member, or a name that is taken.
+            InvalidParameter: a malformed member, or a name that the caller has used already.
             InvalidRequest: the handle cannot be opened, or its memory is smaller.
-            LimitExceeded: there are too many regions.
+            LimitExceeded: the caller has too many regions.
         """
         self._check_name(name)
         handle, length = memory_handle(raw_handle), whole_number("byte_size", size, least=1)
-        self._check_room(name)
+        self._check_room(name, owner)
         region = await CudaRegion.open(name, handle, length, owner, worker)
         try:
-            self._check_room(name)  # another call may have taken the name meanwhile
+            self._check_room(name, owner)  # another call of the caller may have used the name meanwhile
         except BaseException:
             region.release()
             raise
-        self._regions[name] = region
+        self._add(region)
 
     def unregister(self, name: str | None, owner: str, kind: RegionKind) -> None:
         """Forget one region, or all of this caller; running requests finish first. An unknown name is ignored."""
-        for region in [*self._regions.values()]:
-            if region.owner == owner and region.kind == kind and name in (None, region.name):
-                del self._regions[region.name]
-                region.release()
+        for region in [*self._of(owner).values()]:
+            if region.kind == kind and name in (None, region.name):
+                self._remove(region)
 
     def status(self, name: str | None, owner: str, kind: RegionKind) -> list[dict[str, Any]]:
         """The caller's regions of this kind, or the one of this name.
@@ -233,8 +246,7 @@ class SharedMemory:
         """
         if name is not None:
             return [self._find(name, owner, kind).to_status()]
-        found = [region for region in self._regions.values() if region.owner == owner and region.kind == kind]
-        return [region.to_status() for region in found]
+        return [region.to_status() for region in self._of(owner).values() if region.kind == kind]
 
     def use(self, part: RegionPart, owner: str) -> AnyRegion:
         """The region that a part belongs to, acquired; the part lies in it.
@@ -254,46 +266,82 @@ class SharedMemory:
 
     def sweep(self) -> None:
         """Drop regions that nobody can use any more."""
-        for region in [*self._regions.values()]:
+        for region in self._all():
             if region.is_left_behind:
-                del self._regions[region.name]
-                region.release()
+                self._remove(region)
 
     def close(self) -> None:
         """Forget every region."""
-        for region in self._regions.values():
-            region.release()
-        self._regions.clear()
+        for region in self._all():
+            self._remove(region)
+
+    def _all(self) -> list[AnyRegion]:
+        return [region for regions in self._regions.values() for region in regions.values()]
+
+    def _of(self, owner: str) -> Mapping[str, AnyRegion]:
+        return self._regions.get(owner, {})
+
+    def _add(self, region: AnyRegion) -> None:
+        self._regions.setdefault(region.owner, {})[region.name] = region
+
+    def _remove(self, region: AnyRegion) -> None:
+        regions = self._regions[region.owner]
+        del regions[region.name]
+        if not regions:
+            del self._regions[region.owner]
+        region.release()
 
     @staticmethod
     def _check_name(name: str) -> None:
         if not 0 < len(name) <= _MOST_NAME:
             raise InvalidParameter(f"the name of a region has 1 to {_MOST_NAME} characters")
 
-    def _check_room(self, name: str) -> None:
-        """Refuse a name that is taken, and one region too many."""
+    def _check_room(self, name: str, owner: str) -> None:
+        """Refuse a name that the caller has used already, and one region too many."""
         self.sweep()
-        if name in self._regions:
+        own = self._of(owner)
+        if name in own:
             raise InvalidParameter(f"a region {name!r} is already in manager; unregister it first")
-        if len(self._regions) >= _MOST_REGIONS:
-            raise LimitExceeded.of("the number of regions", len(self._regions) + 1, _MOST_REGIONS, "unregister some")
+        left = _MOST_REGIONS - len(self._all()) + len(own)  # by the others
+        most = math.ceil(self._share * left)
+        if len(own) >= most:
+            raise LimitExceeded(
+                f"you have {len(own):,} regions and may have {most:,} now; unregister those that are not used "
+                f"(setting {setting_variable('caller_share')})",
+                extra={
+                    "limit": most,
+                    "actual": len(own) + 1,
+                    "setting": setting_variable("caller_share"),
+                    "unit": "regions",
+                },
+            )
 
     def _find(self, name: str, owner: str, kind: RegionKind | None = None) -> AnyRegion:
-        region = self._regions.get(name)
-        if region is None or region.owner != owner or kind not in (None, region.kind):
+        region = self._of(owner).get(name)
+        if region is None or kind not in (None, region.kind):
             raise RegionNotFound(f"there is no shared memory region {name[:80]!r}; register it first")
         return region
 
 
 def _open(key: str) -> int:
+    with _access(f"the shared memory object {key!r} cannot be opened"):
+        try:
+            return os.open(_FOLDER / key, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise NotFound(f"there is no shared memory object {key!r} on this host") from None
+        except PermissionError:
+            raise Forbidden(f"this server may not open the shared memory object {key!r}") from None
+
+
+@contextmanager
+def _access(refusal: str) -> Generator[None]:
+    """What the system says of an object becomes an error of ours."""
     try:
-        return os.open(_FOLDER / key, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise NotFound(f"there is no shared memory object {key!r} on this host") from None
-    except PermissionError:
-        raise Forbidden(f"this server may not open the shared memory object {key!r}") from None
+        yield
     except OSError as error:
-        raise InvalidRequest(f"the shared memory object {key!r} cannot be opened: {error.strerror}") from None
+        if error.errno in _NO_ROOM:
+            raise Unavailable(f"{refusal}: {error.strerror}; free some of it, or try again later") from None
+        raise InvalidRequest(f"{refusal}: {error.strerror}") from None
 
 
 def _check(descriptor: int, key: str, begin: int, length: int) -> None:

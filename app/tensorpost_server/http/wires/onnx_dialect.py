@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, cast
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
@@ -29,6 +30,9 @@ __all__ = ["OnnxParser"]
 class OnnxParser:
     """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
 
+    Attributes:
+        value_names: the inputs that decide the output's shape, in any version; the node refuses those its own has not.
+
     Raises:
         UnknownOperator: there is no operator of that name; with the nearest name.
     """
@@ -37,6 +41,7 @@ class OnnxParser:
         schema = find_schema(name, NEWEST_OPSET)
         self._name = name
         self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
+        self.value_names = _value_names(name)  # here, since the package onnx may have to be asked for the versions
 
     def npy_tensor(self, *, empty: bool) -> str | None:
         """See `CallParser.npy_tensor`: of the operator's newest version."""
@@ -53,11 +58,6 @@ class OnnxParser:
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`: of the operator's newest version."""
         return numbered_names([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
-
-    @property
-    def value_names(self) -> frozenset[str]:
-        """The inputs that decide the output's shape, in any version; the node refuses those its own has not."""
-        return _value_names(self._name)
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
@@ -128,8 +128,8 @@ def _entries(value: object) -> int:
 def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
     own = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
     if not own:
-        found = [find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1)]
-        own = [schema for schema in found if isinstance(schema, OnnxSchema)][:1]
+        found = (find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1))
+        own = [*islice((schema for schema in found if isinstance(schema, OnnxSchema)), 1)]
     if not own:
         raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
     return tuple(own)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from tensorpost import datatypes, frame
 from tensorpost.descriptors import TileOperatorDesc
-from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
+from tensorpost.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
 from tensorpost.json_tensor import json_type
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import has_string_outputs
 from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
+from ...child_processes.pictures import encode_picture
 from ...engine import Worker
 from ...planning import Plan
 from ...settings import Settings
@@ -222,7 +223,7 @@ def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
         # The nearest of 0 to 255; what is outside of 0 to 1 is limited, and NaN is 0.
         scaled = np.nan_to_num(np.clip(array.astype(np.float32), 0, 1), nan=0)
         array = np.rint(np.multiply(scaled, 255, out=scaled), out=scaled).astype(np.uint8)
-    return encode_image(array, format_.response.name)
+    return encode_picture(array, format_.response.name)
 
 
 def _check_picture(plan: Plan, format_: RequestFormat, settings: Settings) -> None:

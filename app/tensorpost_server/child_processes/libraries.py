@@ -1,0 +1,115 @@
+"""The libraries that run in child processes, and the calls of theirs that the rest of the server makes.
+
+| pool | module | calls |
+| --- | --- | --- |
+| `ONNX` | `onnx` | versions of operators; the check of a node, and the inference of its outputs |
+| `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node |
+
+Pools belong to the process and not to an application: plans are values of the process too, and are run by Ray's
+processes and by tests without any application. Applications open and close them, the last one for all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tensorpost._onnx_package import InferredModel, SchemaVersion
+from tensorpost.onnx.package import PackageCalls, call_package_by
+
+from .pictures import PICTURES
+from .pool import ProcessPool
+
+__all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
+
+_INFER_SECONDS = 10.0
+_INFER_BYTES = 128 << 20
+"""Time and memory for a node's check and inference, which nothing was reserved for; most take a millisecond."""
+_MOST_MODEL_BYTES = 1 << 20
+"""Of a model beside its constants: names, shapes and attributes."""
+
+ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
+                   seconds=_INFER_SECONDS)  # fmt: skip
+ONNX_RUNTIME = ProcessPool("ONNX Runtime", ("onnxruntime",), seconds=600.0, setting="TENSORPOST_MAX_SECONDS")
+
+LIBRARIES = (ONNX, ONNX_RUNTIME)
+
+
+@dataclass(slots=True)
+class _Applications:
+    """The applications of this process that have opened the libraries.
+
+    Attributes:
+        lock: held while this changes.
+        count: how many there are.
+        before: what called the package onnx before the first of them.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    count: int = 0
+    before: PackageCalls = field(default_factory=PackageCalls)
+
+
+_applications = _Applications()
+
+
+def open_libraries(processes: int, threads: int, seconds: float, *, ahead: bool) -> None:
+    """Have the libraries called in child processes, and start these. Each call needs one of `close_libraries`.
+
+    Args:
+        processes: how many compute with ONNX Runtime at most.
+        threads: how many threads each of these may use.
+        seconds: the longest that one computation may take.
+        ahead: whether the processes are started now; else with the first calls.
+    """
+    with _applications.lock:
+        _applications.count += 1
+        if _applications.count == 1:
+            _applications.before = call_package_by(PackageCalls(_schema_version, _infer_model))
+        ONNX_RUNTIME.threads, ONNX_RUNTIME.seconds = threads, seconds
+        ONNX.open(1, ahead=ahead)
+        ONNX_RUNTIME.open(processes, ahead=ahead)
+
+
+def close_libraries() -> None:
+    """End the processes, if no other application uses them."""
+    with _applications.lock:
+        _applications.count -= 1
+        if not _applications.count:
+            call_package_by(_applications.before)
+            ONNX.close()
+            ONNX_RUNTIME.close()
+            PICTURES.close()
+
+
+def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
+    """See `_onnx_package.schema_version`."""
+    _require_onnx()
+    answer, _ = ONNX.call(
+        "version_of_schema", {"op_type": op_type, "opset": opset}, subject=op_type[:60], memory_bytes=_INFER_BYTES
+    )
+    match answer["version"]:
+        case [int() as since, row]:
+            return since, cast("dict[str, Any]", row)
+        case found:
+            return cast("str | None", found)
+
+
+def _infer_model(node: Mapping[str, Any]) -> InferredModel:
+    """See `_onnx_package.infer_model`."""
+    _require_onnx()
+    constants = sum([len(values) for _, _, values in node["constants"]])
+    answer, (model,) = ONNX.call(
+        "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
+        memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
+    )  # fmt: skip
+    outputs = [(name, kind, sizes) for name, kind, sizes in answer["outputs"]]
+    return InferredModel(answer["problem"], model.tobytes(), outputs)
+
+
+def _require_onnx() -> None:
+    """Raise ModuleNotFoundError where the package is not installed, as the calls in this process do."""
+    if not ONNX.installed:
+        raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
