@@ -42,7 +42,7 @@ CALLERS = 4
 WARM_UP = 400
 HANG_SECONDS = 60.0
 MORE_BYTES = 96 << 20
-"""By which the server and its processes may be larger at the end: what three processes keep of the calls before."""
+"""Bytes by which the server may be larger at the end: what its three processes keep of the calls before."""
 MIB = 1 << 20
 DECLARED = frozenset((501, 503, 504))
 SETTINGS: dict[str, Any] = {
@@ -172,8 +172,10 @@ def seeds() -> tuple[Seed, ...]:
         cases: list[Any] = collect_testcases(None)  # pyright: ignore[reportArgumentType] # None is for all
     found: list[Seed] = []
     for case in cases:
-        graph = None if case.model is None else case.model.graph
-        if graph is None or len(graph.node) != 1 or graph.node[0].domain or is_own(graph.node[0].op_type):
+        if case.model is None:
+            continue
+        graph = case.model.graph
+        if len(graph.node) != 1 or graph.node[0].domain or is_own(graph.node[0].op_type):
             continue
         opset = min(case.model.opset_import[0].version, 22)
         values = dict(zip([each.name for each in graph.input], case.data_sets[0][0], strict=False))

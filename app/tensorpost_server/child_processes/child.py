@@ -25,14 +25,14 @@ from ..machine import free_unused_memory
 from .messages import receive, send_parts, travels
 from .onnx_functions import forget_sessions, infer_node, run_node, version_of_schema
 from .picture_functions import decode_picture, encode_picture, open_picture
-from .refusal import Refusal
+from .refusal import FunctionRefusal
 from .segment import SharedSegment
 
 __all__ = ["main"]
 
-Function: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
+ChildFunction: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
-FUNCTIONS: Mapping[str, Function] = {
+FUNCTIONS: Mapping[str, ChildFunction] = {
     "decode_picture": decode_picture,
     "encode_picture": encode_picture,
     "infer_node": infer_node,
@@ -44,7 +44,7 @@ FUNCTIONS: Mapping[str, Function] = {
 _NICER = 5  # as the threads that compute in the server
 _PARENT_CHECK_SECONDS = 0.5
 _KEPT_SECONDS = 30.0
-"""After so long without a call, sessions are dropped and unused memory is given back."""
+"""Seconds without a call after which sessions are dropped and unused memory is given back."""
 _MOST_KEPT_BYTES = 32 << 20
 """What a process may keep of the calls before, as sessions and as memory that its allocator holds."""
 _STACK_BYTES = 9 << 20  # of a thread that a library starts; untouched pages of it count in the limit
@@ -84,10 +84,10 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         _limit_for(head)
         found, made = FUNCTIONS[head["function"]](head, arrays)
         if any(not (isinstance(array, np.ndarray) and travels(cast("Any", array).dtype)) for array in made):
-            raise Refusal("inputs", "an output is no tensor of a type that travels here")
+            raise FunctionRefusal("inputs", "an output is no tensor of a type that travels here")
         if SharedSegment.bytes_of([array.nbytes for array in made]) > head["output_bytes"]:
-            raise Refusal("inputs", "its outputs have other sizes than were inferred")
-    except Refusal as refusal:
+            raise FunctionRefusal("inputs", "its outputs have other sizes than were inferred")
+    except FunctionRefusal as refusal:
         found, made = {"refused": refusal.kind, "message": str(refusal)}, []
     except MemoryError:
         found, made = {"refused": "memory", "message": ""}, []

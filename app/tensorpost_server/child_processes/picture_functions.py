@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .refusal import Refusal
+from .refusal import FunctionRefusal
 
 __all__ = ["decode_picture", "encode_picture", "open_picture"]
 
@@ -42,7 +42,7 @@ def encode_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict
     """Write an array as a picture, see `tensorpost.images.encode_image`.
 
     Raises:
-        Refusal: Pillow does not write it, of the kind `inputs`.
+        FunctionRefusal: Pillow does not write it, of the kind `inputs`.
     """
     from tensorpost.images import encode_image
     from tensorpost.library_message import library_message
@@ -53,7 +53,7 @@ def encode_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict
     except MemoryError:
         raise
     except Exception as error:  # Pillow's plugins raise errors of every class
-        raise Refusal("inputs", library_message(error)) from error
+        raise FunctionRefusal("inputs", library_message(error)) from error
     return {}, [np.frombuffer(content, np.uint8)]
 
 

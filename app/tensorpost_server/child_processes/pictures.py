@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, EncodedImage
 from tensorpost.problems import InvalidFrame, NotAcceptable, from_problem
 
-from .pool import ProcessPool
 from .process import FunctionRefused
+from .process_pool import ProcessPool
 
 __all__ = ["PICTURES", "decode_picture", "encode_picture", "open_picture"]
 
