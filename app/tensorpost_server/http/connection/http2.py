@@ -132,7 +132,7 @@ class Stream:
         self.window, self.send_window = WINDOW_BYTES, send_window
         self.out, self.trailers = deque[memoryview](), None
         self.task: asyncio.Task[None] | None = None
-        self.failure: StreamEnded | None = None
+        self.failure: Literal["slow", "idle", "room"] | None = None
         self._target: memoryview | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._arrived = self._moved = 0
@@ -165,7 +165,7 @@ class Stream:
         finally:
             self._waiter = None
         if self.failure is not None:
-            raise self.failure
+            raise StreamEnded(self.failure)
 
     async def receive_into(self, memory: memoryview) -> bool:
         """Fill the memory with the next bytes of the body; False if it ends before.
@@ -214,7 +214,7 @@ class Stream:
     def fail(self, reason: Literal["slow", "idle", "room"]) -> None:
         """Do not wait for the body any longer."""
         if self.failure is None:
-            self.failure = StreamEnded(reason)
+            self.failure = reason
             self._wake()
 
     def _wake(self) -> None:
@@ -521,8 +521,14 @@ class Http2Connection(asyncio.Protocol):
         """Let the application answer a request; False if it was reset before its turn."""
         if self.streams.get(number) is not stream:
             return False
-        stream.task = self.shared.loop.create_task(self.shared.handle(stream))
+        stream.task = self.shared.loop.create_task(self._answer(stream))
         return True
+
+    async def _answer(self, stream: Stream) -> None:
+        try:
+            await self.shared.handle(stream)
+        finally:
+            stream.task = None  # its exception refers to frames that refer to the stream, and to memory
 
     @property
     def _address(self) -> str | None:
