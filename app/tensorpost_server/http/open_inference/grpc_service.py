@@ -30,6 +30,7 @@ from ..connection.http2 import Http2Connection, Http2Shared, Stream
 from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
 from ..parse_threads import INLINE_TEXT_BYTES, CallerThreads
+from ..request_body import ClientDisconnected
 from ..service import Service
 from .grpc_calls import GrpcCall, OpenCalls, Refused
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
@@ -260,6 +261,8 @@ class GrpcServer:
         left = [*parts] if is_small else _pieces(parts)
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
+        refusals = list[Refused]()
+
         async def receive() -> Message:
             if left:
                 if not is_small:
@@ -276,10 +279,16 @@ class GrpcServer:
                 statuses.append(message["status"])
                 answer_headers.update(message["headers"])
                 size = int(answer_headers.get(b"content-length", b"0"))
-                if size > _MOST_MESSAGE_BYTES - (1 << 20):
-                    raise Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message of gRPC can be (2 GiB)")
-                if size > _MOST_WHOLE_BYTES:
-                    self._reserve(call, size)  # it is sent when it is whole
+                try:
+                    if size > _MOST_MESSAGE_BYTES - (1 << 20):
+                        raise Refused(
+                            "RESOURCE_EXHAUSTED", "the answer is larger than a message can be (2 GiB)"
+                        )
+                    if size > _MOST_WHOLE_BYTES:
+                        self._reserve(call, size)  # it is sent when it is whole
+                except Refused as refused:
+                    refusals.append(refused)
+                    raise ClientDisconnected from None  # ends the request, whose status says that it is answered
             elif part := message.get("body"):
                 answer.append(bytes(part))
 
@@ -299,6 +308,8 @@ class GrpcServer:
         if is_small:
             scope["extensions"] = {WHOLE_MESSAGES: {"whole_messages": WholeMessages(receive_whole, send_whole)}}
         await self._app(scope, receive, send)
+        if refusals:
+            raise refusals[0]
         if statuses != [200]:
             document = json.loads(b"".join(answer) or b"{}")
             raise Refused.of_http(sum(statuses), str(document.get("error", "the server failed")))
