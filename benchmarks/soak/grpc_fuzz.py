@@ -296,7 +296,7 @@ def called(body: bytes, *fields: tuple[bytes, bytes]) -> Callable[[Http2Wire, in
 
 
 def sent(data: Callable[[int], bytes]) -> Callable[[Http2Wire, int], object]:
-    """Frames."""
+    """What sends frames, given the number of a call."""
     return lambda wire, number: wire.send(data(number))
 
 

@@ -198,6 +198,8 @@ def test_what_is_announced_is_reserved_or_refused_before_it_arrives(server: tupl
         wire.send(frame(HEADERS, 4, 7, head(b"ModelInfer")) + frame(DATA, 0, 7, message(b"", length=300 * MIB)))
         assert wire.status(7) == RESOURCE_EXHAUSTED  # beyond what is left of it
     eventually(server[0].idle, "a connection that is gone gives its memory back")
+    buffers = server[0].service.admission.buffers
+    eventually(lambda: not buffers.allocated_bytes, "and nothing refers to it, not even for the garbage collector")
 
 
 @pytest.mark.parametrize("data", [

@@ -259,7 +259,9 @@ class AccessControl:
         Nothing is taken of its quotas: `admit` does that.
 
         Raises:
-            Unauthenticated, Forbidden, QuotaExceeded: as `admit`.
+            Unauthenticated: there is no key that is valid; see `admit`.
+            Forbidden: the key has not the scope; see `admit`.
+            QuotaExceeded: the key has used up its quota; see `admit`.
         """
         if self.anonymous:
             return None

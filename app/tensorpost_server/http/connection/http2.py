@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from .connection_budget import ConnectionBudget
-from .hpack import HeaderDecoder, InvalidHeaderBlock
+from .hpack import Fields, HeaderDecoder, InvalidHeaderBlock
 from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 
@@ -34,6 +34,10 @@ MOST_HEADER_BYTES = 16_384
 """Largest header block, coded and decoded: what gRPC's own servers take."""
 
 _CONNECTION_WINDOW = 4 << 20  # bytes of all bodies of a connection that may be on their way
+_MOST_TAKEN, _FRAME_COST = (
+    16.0,
+    1 / 16,
+)  # requests and frames of a connection that are taken in a turn of the event loop
 _MOST_EMPTY_FRAMES, _EMPTY_FRAMES_PER_SECOND = 1000.0, 1000.0
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
 _MOST_WRITTEN = 256 << 10  # bytes that are written before it is seen whether the caller reads
@@ -128,7 +132,7 @@ class Stream:
         self.window, self.send_window = WINDOW_BYTES, send_window
         self.out, self.trailers = deque[memoryview](), None
         self.task: asyncio.Task[None] | None = None
-        self.failure: StreamEnded | None = None
+        self.failure: Literal["slow", "idle", "room"] | None = None
         self._target: memoryview | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._arrived = self._moved = 0
@@ -161,7 +165,7 @@ class Stream:
         finally:
             self._waiter = None
         if self.failure is not None:
-            raise self.failure
+            raise StreamEnded(self.failure)
 
     async def receive_into(self, memory: memoryview) -> bool:
         """Fill the memory with the next bytes of the body; False if it ends before.
@@ -210,7 +214,7 @@ class Stream:
     def fail(self, reason: Literal["slow", "idle", "room"]) -> None:
         """Do not wait for the body any longer."""
         if self.failure is None:
-            self.failure = StreamEnded(reason)
+            self.failure = reason
             self._wake()
 
     def _wake(self) -> None:
@@ -267,6 +271,8 @@ class Http2Connection(asyncio.Protocol):
         self._has_preface = False
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags and header block that is not complete
         self._last = 0  # the largest number of a stream
+        self._taken, self._held = 0.0, False  # in this turn of the loop, and whether the rest waits for another
+        self._requests = dict[Fields, Mapping[bytes, bytes] | None]()
         self._window = _CONNECTION_WINDOW
         self._unacknowledged = 0
         self._send_window = self._initial_window = WINDOW_BYTES
@@ -328,7 +334,7 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The caller reads again."""
         self._writable = True
-        if not self.transport.is_closing():
+        if not self._held and not self.transport.is_closing():
             self.transport.resume_reading()
         self._flush_all()
 
@@ -336,6 +342,10 @@ class Http2Connection(asyncio.Protocol):
         """Bytes of frames came."""
         if self._closing:
             return
+        if self._held:  # asyncio's transport delivers a read that was under way
+            self._rest += data
+            return
+        self._taken = 0.0
         try:
             if not self._has_preface:
                 data = self._without_preface(data)
@@ -346,6 +356,21 @@ class Http2Connection(asyncio.Protocol):
             _log.info("a connection of gRPC from %s was ended: %s", self.peer, fault)
             self.go_away(fault.code)
             self.transport.close()
+            return
+        if self._taken >= _MOST_TAKEN and not self._held:
+            self._held = True
+            self.transport.pause_reading()
+            self.shared.turns.begin(self._address, self._take_rest)
+
+    def _take_rest(self) -> bool:
+        """Go on with what has arrived, in another turn of the event loop; False if the connection is closed."""
+        self._held = False
+        if self.transport.is_closing():
+            return False
+        if self._writable:
+            self.transport.resume_reading()
+        self.data_received(b"")
+        return True
 
     def _without_preface(self, data: bytes) -> bytes:
         count = min(len(self._rest), len(data))
@@ -361,13 +386,14 @@ class Http2Connection(asyncio.Protocol):
     def _frames(self, data: bytes) -> bytes:
         """Take all frames that are complete; the bytes after them."""
         at, end, view = 0, len(data), memoryview(data)
-        while end - at >= 9:
+        while end - at >= 9 and self._taken < _MOST_TAKEN:
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
             if length > FRAME_BYTES:
                 raise _Fault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length:,} bytes")
             after = at + 9 + length
             if after > end:
                 break
+            self._taken += _FRAME_COST
             kind, flags = data[at + 3], data[at + 4]
             number = int.from_bytes(data[at + 5 : at + 9], "big") & _LARGEST_WINDOW
             if self._block is not None and (kind != _CONTINUATION or number != self._block[0]):
@@ -474,7 +500,12 @@ class Http2Connection(asyncio.Protocol):
         if number <= self._last:
             return  # trailers of one that was answered already
         self._last = number
-        request = _request_fields(fields)
+        self._taken += 1
+        if fields in self._requests:
+            request = self._requests[fields]
+        else:
+            self._requests.clear()  # of one that comes again and again there is one
+            request = self._requests[fields] = _request_fields(fields)
         if request is None:
             self._spend()
             self.write(_reset(number, ErrorCode.PROTOCOL_ERROR))
@@ -490,8 +521,14 @@ class Http2Connection(asyncio.Protocol):
         """Let the application answer a request; False if it was reset before its turn."""
         if self.streams.get(number) is not stream:
             return False
-        stream.task = self.shared.loop.create_task(self.shared.handle(stream))
+        stream.task = self.shared.loop.create_task(self._answer(stream))
         return True
+
+    async def _answer(self, stream: Stream) -> None:
+        try:
+            await self.shared.handle(stream)
+        finally:
+            stream.task = None  # its exception refers to frames that refer to the stream, and to memory
 
     @property
     def _address(self) -> str | None:
@@ -687,11 +724,13 @@ def _unpadded(flags: int, payload: memoryview) -> memoryview:
 
 def _request_fields(fields: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
     """The fields by name; None if they are malformed (section 8.2.1)."""
-    found = dict[bytes, bytes]()
+    found, regular = dict[bytes, bytes](), False
     for name, value in fields:
         if name != name.lower() or name in _FORBIDDEN or b"\0" in value or b"\r" in value or b"\n" in value:
             return None
-        if name[:1] == b":" and (name in found or any(each[:1] != b":" for each in found)):
+        pseudo = name[:1] == b":"
+        if pseudo and (regular or name in found):
             return None
+        regular = regular or not pseudo
         found[name] = value if name not in found else found[name] + b", " + value
     return found if b":method" in found and b":path" in found and b":scheme" in found else None

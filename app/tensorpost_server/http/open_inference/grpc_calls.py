@@ -1,7 +1,7 @@
 """Calls of gRPC over HTTP/2: metadata, messages in, messages out, and the status at the end.
 
-Nothing of a message is looked at before `Call.read`, so that the metadata, with the key in it, can be judged first. A
-message begins with its length: memory for it is reserved before more of it than the first window may arrive.
+Nothing of a message is looked at before `GrpcCall.read`, so that the metadata, with the key in it, can be judged first.
+A message begins with its length: memory for it is reserved before more of it than the first window may arrive.
 
 Source: "gRPC over HTTP2" (PROTOCOL-HTTP2.md of grpc/grpc).
 """
@@ -23,7 +23,7 @@ from ..error_responses import status_of
 from ..parse_threads import CallerThreads
 from .content_coding import Coding, decompressed
 
-__all__ = ["Call", "OpenCalls", "Refused"]
+__all__ = ["GrpcCall", "OpenCalls", "Refused"]
 
 _PREFIX = 5  # bytes before a message: whether it is compressed, and its length
 _UNASKED_BYTES = 16_384
@@ -80,7 +80,7 @@ class Refused(Exception):
         return cls(_STATUS.get(status, "INTERNAL"), text)
 
 
-class Call:
+class GrpcCall:
     """A call. Its caller is known only when its key has been checked.
 
     Args:

@@ -31,8 +31,9 @@ from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
 from ..parse_threads import INLINE_TEXT_BYTES, CallerThreads
+from ..request_body import ClientDisconnected
 from ..service import Service
-from .grpc_calls import Call, OpenCalls, Refused
+from .grpc_calls import GrpcCall, OpenCalls, Refused
 from .grpc_codec import GrpcCodec, length_prefix, parsed, split_message
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
 from .infer_format import JSON_LENGTH
@@ -155,16 +156,16 @@ class GrpcServer:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _method(self, name: str) -> Callable[[Call], Awaitable[None]]:
+    def _method(self, name: str) -> Callable[[GrpcCall], Awaitable[None]]:
         """What answers the calls of a method."""
         if name == "ModelInfer":
             return self._model_infer
         if name == "ModelStreamInfer":
             return self._stream
         request, response = [self._messages[kind] for kind in METHODS[name]]
-        answer: Callable[[Any, Call], Awaitable[dict[str, Any]]] = getattr(self, f"_{_snake(name)}")
+        answer: Callable[[Any, GrpcCall], Awaitable[dict[str, Any]]] = getattr(self, f"_{_snake(name)}")
 
-        async def ask(call: Call) -> None:
+        async def ask(call: GrpcCall) -> None:
             data: bytes | memoryview | None = b""
             if name not in _HEALTH:
                 data = await call.read(_MOST_SMALL_MESSAGE_BYTES, "", self._slow(call))
@@ -177,7 +178,7 @@ class GrpcServer:
 
     async def _handle(self, stream: Stream) -> None:
         """Answer a request of HTTP/2."""
-        call = Call(stream, self._service.admission)
+        call = GrpcCall(stream, self._service.admission)
         if not call.is_grpc:
             call.end_as_no_grpc()
             return
@@ -196,7 +197,7 @@ class GrpcServer:
         finally:
             call.release()
 
-    async def _call(self, stream: Stream, call: Call) -> None:
+    async def _call(self, stream: Stream, call: GrpcCall) -> None:
         path = call.fields[b":path"]
         method = self._methods.get(path)
         if method is None:
@@ -213,7 +214,7 @@ class GrpcServer:
         finally:
             self._open.remove(stream, call.caller)
 
-    async def _caller(self, call: Call, path: bytes) -> str:
+    async def _caller(self, call: GrpcCall, path: bytes) -> str:
         """Whose call it is, once its key is known to be good.
 
         Raises:
@@ -231,13 +232,13 @@ class GrpcServer:
             raise
         return name or network_of(address or "local")
 
-    def _slow(self, call: Call) -> CallerThreads:
+    def _slow(self, call: GrpcCall) -> CallerThreads:
         return self._service.slow_threads.for_caller(call.caller)
 
     # ---- requests of /v2 ---------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, call: Call, method: str, path: str, parts: Sequence[bytes | memoryview] = (),
+        self, call: GrpcCall, method: str, path: str, parts: Sequence[bytes | memoryview] = (),
         fields: Mapping[bytes, bytes] | None = None, codec: GrpcCodec | None = None,
     ) -> _Answer:  # fmt: skip
         """One request within this process.
@@ -266,6 +267,8 @@ class GrpcServer:
         left = [*parts] if is_small else _pieces(parts)
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
+        refusals = list[Refused]()
+
         async def receive() -> Message:
             if left:
                 if not is_small:
@@ -282,10 +285,16 @@ class GrpcServer:
                 statuses.append(message["status"])
                 answer_headers.update(message["headers"])
                 size = int(answer_headers.get(b"content-length", b"0"))
-                if size > _MOST_MESSAGE_BYTES - (1 << 20):
-                    raise Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message of gRPC can be (2 GiB)")
-                if size > _MOST_WHOLE_BYTES:
-                    self._reserve(call, size)  # it is sent when it is whole
+                try:
+                    if size > _MOST_MESSAGE_BYTES - (1 << 20):
+                        raise Refused(
+                            "RESOURCE_EXHAUSTED", "the answer is larger than a message can be (2 GiB)"
+                        )
+                    if size > _MOST_WHOLE_BYTES:
+                        self._reserve(call, size)  # it is sent when it is whole
+                except Refused as refused:
+                    refusals.append(refused)
+                    raise ClientDisconnected from None  # ends the request, whose status says that it is answered
             elif part := message.get("body"):
                 answer.append(bytes(part))
 
@@ -305,29 +314,31 @@ class GrpcServer:
         if is_small:
             scope["extensions"] = {WHOLE_MESSAGES: {"whole_messages": WholeMessages(receive_whole, send_whole)}}
         await self._app(scope, receive, send)
+        if refusals:
+            raise refusals[0]
         if statuses != [200]:
             document = json.loads(b"".join(answer) or b"{}")
             raise Refused.of_http(sum(statuses), str(document.get("error", "the server failed")))
         return _Answer(answer_headers, answer)
 
-    async def _json(self, call: Call, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+    async def _json(self, call: GrpcCall, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
         parts = [] if document is None else [json.dumps(document).encode()]
         text = b"".join((await self._ask(call, method, path, parts)).body)
         return json.loads(text) if text else {}
 
     # ---- inferences --------------------------------------------------------------------------------------------------
 
-    async def _read(self, call: Call) -> bytes | memoryview | None:
+    async def _read(self, call: GrpcCall) -> bytes | memoryview | None:
         """The next request; None after the last one."""
         settings = self._settings
         most = min(settings.max_body_bytes + settings.max_json_bytes, _MOST_MESSAGE_BYTES)
         return await call.read(most, setting_variable("max_body_bytes"), self._slow(call))
 
-    async def _infer(self, call: Call, data: bytes | memoryview) -> list[bytes | memoryview]:
+    async def _infer(self, call: GrpcCall, data: bytes | memoryview) -> list[bytes | memoryview]:
         """The serialized response to a request, in pieces.
 
         Raises:
-            Refused: with the request's id, if that could be read.
+            Refused: the request is refused; the exception has the request's id, if that could be read.
         """
         settings = self._settings
         parts, raw = split_message(data)
@@ -353,20 +364,20 @@ class GrpcServer:
             raise
         return list(answer.body)
 
-    def _reserve(self, call: Call, size_in_bytes: int) -> None:
+    def _reserve(self, call: GrpcCall, size_in_bytes: int) -> None:
         try:
             call.reserve(size_in_bytes)
         except TensorpostError as error:
             raise Refused.of(error) from None
 
-    async def _model_infer(self, call: Call) -> None:
+    async def _model_infer(self, call: GrpcCall) -> None:
         data = await self._read(call)
         if data is None:
             raise Refused("INTERNAL", "the call ends without a message")
         call.answer(await self._infer(call, data))
         await call.sent()
 
-    async def _stream(self, call: Call) -> None:
+    async def _stream(self, call: GrpcCall) -> None:
         """Answer each request of a stream in its turn; a refusal is an answer too."""
         kind = self._messages["ModelStreamInferResponse"]
         while (data := await self._read(call)) is not None:
@@ -381,19 +392,19 @@ class GrpcServer:
 
     # ---- everything else ---------------------------------------------------------------------------------------------
 
-    async def _server_live(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _server_live(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return {"live": await self._is(call, "/v2/health/live")}
 
-    async def _server_ready(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _server_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return {"ready": await self._is(call, "/v2/health/ready")}
 
-    async def _model_ready(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _model_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         path = f"{_model_path(message.name, message.version)}/ready"
         return {"ready": await self._is(call, path)}
 
-    async def _is(self, call: Call, path: str) -> bool:
+    async def _is(self, call: GrpcCall, path: str) -> bool:
         try:
             await self._ask(call, "GET", path)
         except Refused as refused:
@@ -402,21 +413,21 @@ class GrpcServer:
             raise
         return True
 
-    async def _server_metadata(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _server_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return await self._json(call, "GET", "/v2")
 
-    async def _model_metadata(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _model_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         path = _model_path(message.name, message.version)
         return await self._json(call, "GET", path)
 
-    async def _model_config(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _model_config(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         config = await self._json(call, "GET", f"{_model_path(message.name, message.version)}/config")
         for tensor in (*config["input"], *config["output"]):
             tensor["data_type"] = _TYPES.index(tensor["data_type"].removeprefix("TYPE_"))
         return {"config": config}
 
-    async def _model_statistics(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _model_statistics(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         path = f"{_model_path(message.name, message.version)}/stats" if message.name else "/v2/models/stats"
         document = await self._json(call, "GET", path)
         for entry in document["model_stats"]:
@@ -424,51 +435,51 @@ class GrpcServer:
                 del entry[name]
         return document
 
-    async def _repository_index(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _repository_index(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return {"models": await self._json(call, "POST", "/v2/repository/index")}
 
-    async def _repository_model_load(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _repository_model_load(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         document = {"parameters": dict.fromkeys(message.parameters, "")}
         await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/load", document)
         return {}
 
-    async def _repository_model_unload(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _repository_model_unload(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/unload", {})
         return {}
 
-    async def _system_shared_memory_status(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _system_shared_memory_status(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         found = await self._json(call, "GET", f"{_region_path('system', message.name)}/status")
         return {"regions": {entry["name"]: entry for entry in found}}
 
-    async def _system_shared_memory_register(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _system_shared_memory_register(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         document = {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
         await self._json(call, "POST", f"{_region_path('system', message.name)}/register", document)
         return {}
 
-    async def _system_shared_memory_unregister(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _system_shared_memory_unregister(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         await self._json(call, "POST", f"{_region_path('system', message.name)}/unregister", {})
         return {}
 
-    async def _cuda_shared_memory_status(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _cuda_shared_memory_status(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         found = await self._json(call, "GET", f"{_region_path('cuda', message.name)}/status")
         return {"regions": {entry["name"]: entry for entry in found}}
 
-    async def _cuda_shared_memory_register(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _cuda_shared_memory_register(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         handle = {"b64": base64.b64encode(message.raw_handle).decode()}
         document = {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
         await self._json(call, "POST", f"{_region_path('cuda', message.name)}/register", document)
         return {}
 
-    async def _cuda_shared_memory_unregister(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _cuda_shared_memory_unregister(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         await self._json(call, "POST", f"{_region_path('cuda', message.name)}/unregister", {})
         return {}
 
-    async def _trace_setting(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _trace_setting(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return await self._json(call, "GET", "/v2/trace/setting")
 
-    async def _log_settings(self, message: Any, call: Call) -> dict[str, Any]:
+    async def _log_settings(self, message: Any, call: GrpcCall) -> dict[str, Any]:
         del message
         return await self._json(call, "GET", "/v2/logging")
 
