@@ -46,7 +46,7 @@ class Waits:
 
 
 def turns(seconds: float) -> Iterator[Finding]:
-    """As many seconds for each call as there are for all."""
+    """What was found of each call; all have equal parts of the time."""
     calls = [*largest_calls()]
     others = busy_cores() or 0.0
     for call in calls:

@@ -16,7 +16,7 @@ from tensorpost_server.engine.worker_threads import WorkerThreads
 from tensorpost_server.forms import base
 from tensorpost_server.forms.base import Abandoned, away_from_processor, go_on, stoppable
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 LONG = 1.0  # seconds, as an estimate
 
 

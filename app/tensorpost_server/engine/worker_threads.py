@@ -146,10 +146,10 @@ class WorkerThreads:
         """Queue a call for a thread, in the request's turn.
 
         Args:
-            calls: those of the request.
+            calls: the request's calls.
             cost: estimate of the call's time, seconds.
-            call: what to call.
-            args: with what.
+            call: the function.
+            args: the function's arguments.
 
         Raises:
             RuntimeError: the threads were stopped.
@@ -352,8 +352,13 @@ class WorkerThreads:
     def _run_any(self) -> None:
         if sys.platform == "linux" and self._lower_priority:  # where a priority is a thread's own
             os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
+        call: _QueuedCall | None = None
         while True:
             with self._lock:
+                if call is not None:
+                    self._charge(call)
+                    (self._overdue if call.place is _Place.LOST else self._running).remove(call)
+                    call = None  # it holds the result, and the request's memory
                 while (call := self._next()) is None:
                     if self._stopping:
                         return
@@ -363,15 +368,12 @@ class WorkerThreads:
                     self._idle += 1
                     self._any_waits.wait()
                 if self._begin_turn(call):
-                    continue  # on its own thread
+                    call = None  # it goes on, on its own thread
+                    continue
                 self._take_place(call)
             self._current.call = call
             call.run()
             self._current.call = None
-            with self._lock:
-                self._charge(call)
-                (self._overdue if call.place is _Place.LOST else self._running).remove(call)
-            del call  # it holds the result, and the request's memory
 
     def _run_small(self) -> None:
         while True:

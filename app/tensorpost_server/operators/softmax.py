@@ -53,9 +53,10 @@ def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
 
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
     wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
-    shifted = in_blocks(xp, xp.positive, xp.empty_like(x, dtype=wide), x)
-    in_blocks(xp, xp.subtract, shifted, shifted, xp.max(shifted, axis=axes, keepdims=True))
-    powers = in_blocks(xp, xp.exp, xp.empty_like(shifted), shifted)
+    if x.dtype.name != wide:
+        x = in_blocks(xp, xp.positive, xp.empty_like(x, dtype=wide), x)
+    shifted = in_blocks(xp, xp.subtract, xp.empty_like(x), x, xp.max(x, axis=axes, keepdims=True))
+    powers = in_blocks(xp, xp.exp, xp.empty_like(x) if logarithm else shifted, shifted)
     total = xp.sum(powers, axis=axes, keepdims=True, dtype=wide)
     if logarithm:
         in_blocks(xp, xp.subtract, out, shifted, xp.log(total))
