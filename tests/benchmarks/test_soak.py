@@ -86,6 +86,8 @@ def test_another_byte_and_a_fault_of_the_server_are_seen() -> None:
     assert not operator_fuzz.wrong_with(503, problem, b'{"detail": "no memory is left, try again later"}')
     assert operator_fuzz.wrong_with(422, problem, b'{"detail": ""}')
     assert operator_fuzz.wrong_with(502, {"content-type": "text/html"}, b"<html>")
+
+
 def test_mutated_pictures_are_answered_by_name() -> None:
     with serving(max_image_pixels=1 << 20) as server:
         outcomes, wrong = picture_fuzz.some(server.port, 800, 0)

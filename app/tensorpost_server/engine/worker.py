@@ -405,8 +405,6 @@ class QueueSlot:
         self._worker.dequeue(self._size_in_bytes)
 
 
-
-
 def _fault_of(error: BaseException | None) -> str | None:
     """Why the device failed; None if it did not: memory that is missing now is not a fault of the device."""
     if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):

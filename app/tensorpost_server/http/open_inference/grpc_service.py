@@ -287,9 +287,7 @@ class GrpcServer:
                 size = int(answer_headers.get(b"content-length", b"0"))
                 try:
                     if size > _MOST_MESSAGE_BYTES - (1 << 20):
-                        raise Refused(
-                            "RESOURCE_EXHAUSTED", "the answer is larger than a message can be (2 GiB)"
-                        )
+                        raise Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message can be (2 GiB)")
                     if size > _MOST_WHOLE_BYTES:
                         self._reserve(call, size)  # it is sent when it is whole
                 except Refused as refused:
