@@ -24,7 +24,7 @@ from tensorpost import descriptors as dml
 from ..forms import Array, BoxFunction, Lines, Pointwise, cut_by_lines
 from ..forms.base import Box, blocks, extents, go_on, whole_box
 from ..forms.expression import call
-from ..forms.in_blocks import in_blocks
+from ..forms.in_blocks import in_blocks, same
 from ..forms.pointwise import BLOCK
 from .activation import activated
 from .elementwise_base import operands, pointwise
@@ -78,7 +78,7 @@ def _mean_variance(
     scaled: bool,
     activation: Pointwise | None,
 ) -> None:
-    made = in_blocks(xp, xp.positive, xp.empty_like(x, dtype="float32"), x)
+    made = in_blocks(xp, same, xp.empty_like(x, dtype="float32"), x)
     if use_mean:
         in_blocks(xp, xp.subtract, made, made, xp.mean(made, axis=axes, keepdims=True))
     if epsilon is not None:
@@ -90,7 +90,7 @@ def _mean_variance(
     if len(others) > scaled:
         in_blocks(xp, xp.add, made, made, others[-1])
     if activation is None:
-        in_blocks(xp, xp.positive, out, made)
+        in_blocks(xp, same, out, made)
     else:
         activation.fill(xp, [made], whole_box(made.shape), out)
 

@@ -13,7 +13,7 @@ from typing import Any
 from tensorpost import descriptors as dml
 
 from ..forms import Array, Lines, cut_by_lines
-from ..forms.in_blocks import in_blocks
+from ..forms.in_blocks import in_blocks, same
 from .registry import form_of_class
 
 __all__ = ["hardmax_form", "hardmax_lines", "softmax_form", "softmax_lines"]
@@ -54,7 +54,7 @@ def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
     wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
     if x.dtype.name != wide:
-        x = in_blocks(xp, xp.positive, xp.empty_like(x, dtype=wide), x)
+        x = in_blocks(xp, same, xp.empty_like(x, dtype=wide), x)
     shifted = in_blocks(xp, xp.subtract, xp.empty_like(x), x, xp.max(x, axis=axes, keepdims=True))
     powers = in_blocks(xp, xp.exp, xp.empty_like(x) if logarithm else shifted, shifted)
     total = xp.sum(powers, axis=axes, keepdims=True, dtype=wide)

@@ -20,7 +20,7 @@ from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Array, Pointwise
 from ..forms.base import blocks, go_on, whole_box
-from ..forms.in_blocks import BLOCK, in_blocks
+from ..forms.in_blocks import BLOCK, in_blocks, same
 from .product import activation_form, finish
 from .registry import form_of_class
 
@@ -99,9 +99,9 @@ def _normalize_gradient(
 ) -> tuple[Any, ...]:
     """Gradients of input, scale and bias; with `own`, mean and variance depend on the input."""
     dtype, whole = x.dtype, xp.empty(x.shape, "float64")
-    gradient = in_blocks(xp, xp.positive, xp.empty_like(whole), gradient)
+    gradient = in_blocks(xp, same, xp.empty_like(whole), gradient)
     spread, count = variance.astype("float64") + epsilon, x.size // mean.size
-    centered = in_blocks(xp, xp.subtract, xp.empty_like(whole), in_blocks(xp, xp.positive, whole, x), mean)
+    centered = in_blocks(xp, xp.subtract, xp.empty_like(whole), in_blocks(xp, same, whole, x), mean)
     total, products = _total(xp, gradient, mean), in_blocks(xp, xp.multiply, whole, gradient, centered)
     slope, factor = _total(xp, products, mean), 1 / xp.sqrt(spread)
     if own:
@@ -133,7 +133,7 @@ def _local_response_gradient(
     bias: float,
 ) -> Any:
     dtype, low, high = x.dtype, (local_size - 1) // 2, local_size // 2
-    squares = in_blocks(xp, xp.positive, xp.empty(x.shape, "float64"), x)
+    squares = in_blocks(xp, same, xp.empty(x.shape, "float64"), x)
     in_blocks(xp, xp.square, squares, squares)
     for axis in axes:
         squares = _local_sum(xp, squares, axis, low, high)
