@@ -31,7 +31,7 @@ from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBac
 from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.engine import Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
-from tensorpost_server.planning import OutputSlices, Plan, Step, cut, make_plan
+from tensorpost_server.planning import OutputSlices, Plan, PlanStep, cut, make_plan
 
 Fill = Callable[..., None]
 CASES = [*vectors(), *layouts()]
@@ -219,7 +219,7 @@ def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 <<
     )
     cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sent))
     held = sum(slot.layout.size_in_bytes for slot in sent) if form.computed_whole else 0
-    step = Step(form, (), received, sent)
+    step = PlanStep(form, (), received, sent)
     return Plan(cast("Any", None), (step,), cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
 
 

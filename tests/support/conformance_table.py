@@ -35,7 +35,7 @@ def _numba() -> NumbaBackend:
 
 
 def _by_numpy(plan: Plan) -> Way:
-    return "library" if plan.library else "arrays"
+    return "library" if plan.form.library else "arrays"
 
 
 def _by_numba(plan: Plan) -> Way:

@@ -74,7 +74,7 @@ _NICER = 5
 event loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
 
 
-class _Current(threading.local):
+class _RunningCall(threading.local):
     call: _QueuedCall | None = None
 
 
@@ -111,7 +111,7 @@ class WorkerThreads:
         self._idle = 0
         self._extra_idle = False
         self._stopping = False
-        self._current = _Current()
+        self._current = _RunningCall()
         lock = threading.Lock()
         self._any_waits, self._small_waits = threading.Condition(lock), threading.Condition(lock)
         self._one_waits_long = threading.Condition(lock)

@@ -80,7 +80,7 @@ class Windowed(AxisMap, Protocol):
 
 
 AXES_WEIGHT = 8
-"""For wide filters and gradients the weight of an element is computed too: 4 to 40 ns each."""
+"""The cut weight of an element whose weight is computed too, for wide filters and gradients: 4 to 40 ns each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,11 +252,11 @@ class _Turn:
             raise Abandoned
 
 
-class _Current(threading.local):
+class _ThreadTurns(threading.local):
     turn: _Turn | None = None
 
 
-_CURRENT = _Current()
+_CURRENT = _ThreadTurns()
 
 
 @contextmanager

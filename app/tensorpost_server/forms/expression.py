@@ -24,10 +24,10 @@ from .special import NUMPY_ONLY
 
 __all__ = [
     "FUNCTIONS",
-    "Call",
     "Expression",
     "ExpressionLike",
     "Function",
+    "FunctionCall",
     "Literal",
     "Operand",
     "call",
@@ -142,7 +142,7 @@ class Literal(Expression):
 
 
 @dataclass(frozen=True, slots=True, eq=True)
-class Call(Expression):
+class FunctionCall(Expression):
     """A function of expressions.
 
     Attributes:
@@ -273,7 +273,7 @@ def call(function: str, *arguments: ExpressionLike) -> Expression:
     """
     if function not in FUNCTIONS:
         raise KeyError(f"there is no function {function!r}; there are {', '.join(FUNCTIONS)}")
-    return Call(function, tuple([a if isinstance(a, Expression) else Literal(a) for a in arguments]))
+    return FunctionCall(function, tuple([a if isinstance(a, Expression) else Literal(a) for a in arguments]))
 
 
 def where(condition: Expression, if_true: ExpressionLike, if_false: ExpressionLike) -> Expression:
@@ -293,7 +293,7 @@ def minimum(a: ExpressionLike, b: ExpressionLike) -> Expression:
 
 def is_boolean(expression: Expression) -> bool:
     """Whether the expression is a truth value."""
-    return isinstance(expression, Call) and FUNCTIONS[expression.function].boolean
+    return isinstance(expression, FunctionCall) and FUNCTIONS[expression.function].boolean
 
 
 def evaluate(
@@ -319,7 +319,7 @@ def evaluate(
                 return compute.type(value)
             out[...] = compute.type(value)
             return out
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             made = [evaluate(xp, argument, operands, compute) for argument in arguments]
             function = FUNCTIONS[name].numpy
             if isinstance(function, str):

@@ -14,7 +14,7 @@ import numpy as np
 from tensorpost.layout import Layout
 
 from .base import Box, BoxForm, Reads, extents, go_on
-from .expression import FUNCTIONS, Call, Expression, evaluate
+from .expression import FUNCTIONS, Expression, FunctionCall, evaluate
 from .float16 import narrow, widen
 
 __all__ = ["Pointwise"]
@@ -78,9 +78,11 @@ class Pointwise(BoxForm):
 
     def _is_one_call(self, arrays: Sequence[Any], out: Any) -> bool:
         """Whether one function of NumPy's reads the inputs and writes the output."""
-        if not isinstance(self.expression, Call) or not isinstance(FUNCTIONS[self.expression.function].numpy, str):
+        if not isinstance(self.expression, FunctionCall) or not isinstance(
+            FUNCTIONS[self.expression.function].numpy, str
+        ):
             return False
-        inner = any(isinstance(argument, Call) for argument in self.expression.arguments)
+        inner = any(isinstance(argument, FunctionCall) for argument in self.expression.arguments)
         types = [array.dtype.name for array in arrays]
         return not inner and types == list(self.types) and out.dtype.name == self.computed_in
 

@@ -16,7 +16,7 @@ from ..forms import Form, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
-__all__ = ["Plan", "Step", "make_plan"]
+__all__ = ["Plan", "PlanStep", "make_plan"]
 
 SLICE_WORK = 1 << 26
 """Work of one slice, beyond which slices are cut smaller, so that several threads have some.
@@ -28,7 +28,7 @@ last bits depend on it. One element of an output is never cut, however much it r
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One node of the graph, as it is computed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Step:
     outputs: tuple[Slot, ...]
 
     @classmethod
-    def of(cls, node: Node) -> Step:
+    def of(cls, node: Node) -> PlanStep:
         """The step of a node, without inputs that the form does not read, such as the shape of Reshape."""
         form, inputs = form_of(node.operation), node.operation.inputs
         if form.input_sizes:
@@ -67,7 +67,7 @@ class Plan:
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
-        form: that of the only step.
+        form: the form of the only step.
         inputs: tensors to receive, in binding order, as the form reads them.
         outputs: tensors to send, in binding order.
         operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
@@ -76,7 +76,7 @@ class Plan:
     """
 
     graph: Graph
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     slices: Slices | OutputSlices
     work: int
     held_bytes: int = 0
@@ -153,7 +153,7 @@ def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
-    steps = tuple([Step.of(node) for node in key.graph.nodes])
+    steps = tuple([PlanStep.of(node) for node in key.graph.nodes])
     (step,) = steps  # what lies between several is not planned yet
     form = step.form
     cuts: list[Slices] = []

@@ -22,7 +22,7 @@ from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.expression import Expression, call, operand, where
 from tensorpost_server.operators import form_of
-from tensorpost_server.planning import Plan, Step, make_plan
+from tensorpost_server.planning import Plan, PlanStep, make_plan
 from tensorpost_server.planning.slices import cut
 
 X, Y = operand(0), operand(1)
@@ -58,7 +58,7 @@ def slot(name: str, array: NDArray[Any], strides: tuple[int, ...] | None = None)
 
 def plan_of(form: Form, inputs: list[Slot], output: Slot, slice_bytes: int = 1 << 20) -> Plan:
     """As `make_plan`, for a form without an operation."""
-    step = Step(form, (), tuple(inputs), (output,))
+    step = PlanStep(form, (), tuple(inputs), (output,))
     return Plan(cast("Graph", None), (step,), cut(output.layout, slice_bytes), 1)  # backends never look at the graph
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...forms import Box, Pointwise
 from ...forms.base import extents
-from ...forms.expression import FUNCTIONS, Call, Expression, Literal, Operand, evaluate
+from ...forms.expression import FUNCTIONS, Expression, FunctionCall, Literal, Operand, evaluate
 from .geometry import LARGEST_COUNT, alignment, reciprocal
 from .launches import MOST_LOOPS, VECTOR, ArrayLayout, Launch, structure
 from .variants import Variant
@@ -107,7 +107,7 @@ def _only_moves(form: Pointwise) -> bool:
         match part:
             case Operand(index):
                 return form.types[index] == "float16"
-            case Call("where", (Operand(index), if_true, if_false)):
+            case FunctionCall("where", (Operand(index), if_true, if_false)):
                 return form.types[index] != "float16" and moves(if_true) and moves(if_false)
             case _:
                 return False
@@ -286,7 +286,7 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
                     constants.append(value)
                 text = f"p.constant[{places[repr(value)]}]"
                 return f"widen({text})" if computed_in == "bool" else text
-            case Call(name, arguments):
+            case FunctionCall(name, arguments):
                 return _converted(_called(name, arguments, written, type_name), type_name(part), name)
             case _:
                 raise AssertionError(f"{type(part).__name__} is no expression")
@@ -307,7 +307,7 @@ def _called(
     chosen = arguments[1:] if name == "where" else arguments
     common = np.result_type(*[np.dtype(type_name(one)) for one in chosen])
     if not (FUNCTIONS[name].boolean or FUNCTIONS[name].converts or name == "where"):
-        common = np.dtype(type_name(Call(name, tuple(arguments))))
+        common = np.dtype(type_name(FunctionCall(name, tuple(arguments))))
     texts = [f"Converted<{COMPUTED[common.name]}>::of({written(one)})" for one in chosen]
     if name == "where":
         texts = [written(arguments[0]), *texts]

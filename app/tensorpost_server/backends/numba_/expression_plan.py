@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...forms import Box
-from ...forms.expression import Call, Expression, Literal, Operand, call, is_boolean, maximum, operand
+from ...forms.expression import Expression, FunctionCall, Literal, Operand, call, is_boolean, maximum, operand
 from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
 __all__ = ["ExpressionPlanner", "Instructions", "NoInstruction", "is_truth", "numeric_operands"]
@@ -66,7 +66,7 @@ class Instructions:
             NoInstruction: there is no instruction for a function, or there are too few registers.
         """
         found = cls(inputs)
-        order: list[Call] = []
+        order: list[FunctionCall] = []
         uses: dict[Expression, int] = {}
         constants: dict[Expression, int] = {}
 
@@ -78,7 +78,7 @@ class Instructions:
                 case Literal(value):
                     constants[part] = inputs + len(constants)
                     found.constants.append(int(np.float32(value).view(np.int32)))
-                case Call(_, arguments):
+                case FunctionCall(_, arguments):
                     for argument in arguments:
                         visit(argument)
                     order.append(part)
@@ -86,8 +86,8 @@ class Instructions:
                     pass
 
         root = _plain(expression)
-        if not isinstance(root, Call):
-            root = Call("maximum", (root, root))  # the element itself, through the output's type
+        if not isinstance(root, FunctionCall):
+            root = FunctionCall("maximum", (root, root))  # the element itself, through the output's type
         visit(root)
         free: list[int] = []
         registers: dict[Expression, int] = dict(constants)
@@ -104,7 +104,7 @@ class Instructions:
             found.code.append((CODES[part.function], result, a, b, c))
             for argument in part.arguments:  # only now, so that no instruction writes what it reads
                 uses[argument] -= 1
-                if isinstance(argument, Call) and uses[argument] == 0:
+                if isinstance(argument, FunctionCall) and uses[argument] == 0:
                     free.append(registers[argument])
         if found.registers > REGISTERS:
             raise NoInstruction(f"the expression needs {found.registers} registers")
@@ -124,7 +124,7 @@ def _register(part: Expression, registers: dict[Expression, int]) -> int:
 
 def is_truth(expression: Expression) -> bool:
     """Whether the expression is a truth value, or made of such by bitwise functions."""
-    if not isinstance(expression, Call):
+    if not isinstance(expression, FunctionCall):
         return False
     bitwise = expression.function in (*_OF_TRUTH, "invert")
     return is_boolean(expression) or (bitwise and all(map(is_truth, expression.arguments)))
@@ -132,22 +132,22 @@ def is_truth(expression: Expression) -> bool:
 
 def _plain(expression: Expression) -> Expression:
     """The expression in the functions that have instructions."""
-    if not isinstance(expression, Call):
+    if not isinstance(expression, FunctionCall):
         return expression
     for name, formula in FUSED.items():
         found: list[Expression] = []
         if _is_of(formula, expression, found):
-            return Call(name, (_plain(found[0]),))
+            return FunctionCall(name, (_plain(found[0]),))
     name, arguments = expression.function, tuple([_plain(argument) for argument in expression.arguments])
     if name in _TURNED:
-        return Call(_TURNED[name], arguments[::-1])
+        return FunctionCall(_TURNED[name], arguments[::-1])
     if all(map(is_truth, expression.arguments)):
         if name == "invert":
-            return Call("subtract", (Literal(1), *arguments))
+            return FunctionCall("subtract", (Literal(1), *arguments))
         name = _OF_TRUTH.get(name, name)
     if name not in CODES:
         raise NoInstruction(f"it has no loop for {name}")
-    return Call(name, arguments)
+    return FunctionCall(name, arguments)
 
 
 def _is_of(formula: Expression, expression: Expression, found: list[Expression]) -> bool:
@@ -156,7 +156,7 @@ def _is_of(formula: Expression, expression: Expression, found: list[Expression])
         case Operand(), _:
             found.append(expression)
             return found[0] == expression
-        case Call(name, parts), Call(other, arguments) if name == other:
+        case FunctionCall(name, parts), FunctionCall(other, arguments) if name == other:
             return all(_is_of(part, argument, found) for part, argument in zip(parts, arguments, strict=True))
         case _:
             return formula == expression
@@ -166,7 +166,7 @@ def numeric_operands(expression: Expression) -> frozenset[int]:
     """The inputs whose elements are numbers in the expression, not only conditions."""
     if isinstance(expression, Operand):
         return frozenset({expression.index})
-    if not isinstance(expression, Call):
+    if not isinstance(expression, FunctionCall):
         return frozenset()
     parts = expression.arguments
     if expression.function == "where" and isinstance(parts[0], Operand):

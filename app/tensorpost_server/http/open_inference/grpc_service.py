@@ -62,7 +62,7 @@ _TYPES = (
 _log = logging.getLogger(__name__)
 
 
-class _Answer(NamedTuple):
+class _WholeAnswer(NamedTuple):
     """The whole answer to a request of `/v2`."""
 
     headers: Mapping[bytes, bytes]
@@ -240,7 +240,7 @@ class GrpcServer:
     async def _ask(
         self, call: GrpcCall, method: str, path: str, parts: Sequence[bytes | memoryview] = (),
         fields: Mapping[bytes, bytes] | None = None, codec: GrpcCodec | None = None,
-    ) -> _Answer:  # fmt: skip
+    ) -> _WholeAnswer:  # fmt: skip
         """One request within this process.
 
         Raises:
@@ -258,7 +258,7 @@ class GrpcServer:
         )
         address = None if call.peer is None else call.peer[0]
         if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts), address)):
-            return _Answer(_fields(response[0]), [response[1]])
+            return _WholeAnswer(_fields(response[0]), [response[1]])
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
@@ -317,7 +317,7 @@ class GrpcServer:
         if statuses != [200]:
             document = json.loads(b"".join(answer) or b"{}")
             raise Refused.of_http(sum(statuses), str(document.get("error", "the server failed")))
-        return _Answer(answer_headers, answer)
+        return _WholeAnswer(answer_headers, answer)
 
     async def _json(self, call: GrpcCall, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
         parts = [] if document is None else [json.dumps(document).encode()]

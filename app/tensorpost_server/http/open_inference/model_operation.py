@@ -1,4 +1,4 @@
-"""From a model, parameters and tensors to an operation (descriptor or ONNX node), or a refusal."""
+"""The operation (descriptor or ONNX node) that a model, parameters and tensors mean, or a refusal."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def refuse_unknown(sent: Mapping[str, object], known: Sequence[str]) -> None:
     """Refuse parameters that there are not.
 
     Raises:
-        InvalidParameter: with the nearest name, or all of them.
+        InvalidParameter: one is unknown; the message has the nearest name, or all of them.
     """
     for name in sent:
         if name not in known:
