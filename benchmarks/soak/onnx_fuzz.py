@@ -42,7 +42,7 @@ CALLERS = 4
 WARM_UP = 400
 HANG_SECONDS = 60.0
 MORE_BYTES = 96 << 20
-"""By which the server and its processes may be larger at the end: what three processes keep of the calls before."""
+"""Bytes by which the server may be larger at the end: what its three processes keep of the calls before."""
 MIB = 1 << 20
 DECLARED = frozenset((501, 503, 504))
 SETTINGS: dict[str, Any] = {

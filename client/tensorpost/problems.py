@@ -6,6 +6,7 @@ The tree::
     |-- InvalidRequest (also a ValueError)   what was sent cannot be right; sending it again will not help
     |   |-- InvalidDescriptor                a rule of DirectML or ONNX is broken; every violation is listed
     |   |   `-- UnsupportedAtLevel           legal, but not at the feature level asked for
+    |   |-- LibraryFailed                    a library ended its process, or needs too much, on this node
     |   |-- UnknownOperator                  no operator of that name
     |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
     |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header
@@ -26,6 +27,7 @@ The tree::
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
+    |   |-- LibraryUnavailable               a library's process was ended or cannot start; try again
     |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
     |   |-- DeviceLost                       the device failed for good; the server's process ends
     |   |-- ReceiveTimeout                   the body stopped arriving, or came too slowly while others waited

@@ -42,6 +42,8 @@ CODES = {
     "QuotaExceeded": "quota-exceeded",
     "NotReady": "not-ready",
     "NoBackend": "no-backend",
+    "LibraryFailed": "library-failed",
+    "LibraryUnavailable": "library-unavailable",
     "OutOfDeviceMemory": "out-of-device-memory",
     "DeviceLost": "device-lost",
     "ReceiveTimeout": "receive-timeout",

@@ -40,7 +40,7 @@ FUNCTIONS: Mapping[str, Function] = {
 _NICER = 5  # as the threads that compute in the server
 _PARENT_CHECK_SECONDS = 0.5
 _KEPT_SECONDS = 30.0
-"""After so long without a call, sessions are dropped and unused memory is given back."""
+"""Seconds without a call after which sessions are dropped and unused memory is given back."""
 _MOST_KEPT_BYTES = 32 << 20
 """What a process may keep of the calls before, as sessions and as memory that its allocator holds."""
 _STACK_BYTES = 9 << 20  # of a thread that a library starts; untouched pages of it count in the limit

@@ -27,7 +27,7 @@ _INFER_SECONDS = 10.0
 _INFER_BYTES = 128 << 20
 """Time and memory for a node's check and inference, which nothing was reserved for; most take a millisecond."""
 _MOST_MODEL_BYTES = 1 << 20
-"""Of a model beside its constants: names, shapes and attributes."""
+"""Largest size of a model without its constants: names, shapes and attributes."""
 
 ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
                    seconds=_INFER_SECONDS)  # fmt: skip

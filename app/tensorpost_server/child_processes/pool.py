@@ -37,7 +37,7 @@ REFUSED_SECONDS = 600.0
 _MOST_REMEMBERED = 1024
 _RETRY_AFTER_SECONDS = 1
 _START_PAUSE_SECONDS = 5.0
-"""After a process could not start, none is started for so long."""
+"""Seconds without a new process after one could not start."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class LibraryState:
 
     Attributes:
         name: the module, as in `onnxruntime`.
-        version: of its distribution; None if it is not installed.
+        version: the version of its distribution; None if it is not installed.
         processes: how many exist now.
         ended: how many ended during or after a call, by reason: `failed`, the library ended it; `killed`, it was ended
             from outside, as by a machine without memory; `timed_out`; `abandoned`, the result was not needed any more;

@@ -31,7 +31,7 @@ CHECK_SECONDS = 0.05
 """How often a call that waits looks whether its result is still wanted."""
 
 _MOST_HEAD_BYTES = 64 << 20
-"""Of an answer, beside the arrays that travel in it: outputs that were inferred, and a model with its constants."""
+"""Largest size of an answer without its arrays: outputs that were inferred, and what a library says."""
 
 
 class ChildFailed(Exception):

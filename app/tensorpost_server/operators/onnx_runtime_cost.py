@@ -178,12 +178,12 @@ def _einsum(sizes: _Sizes) -> int:
 
 
 def _einsum_products(sizes: _Sizes) -> int:
-    """Of two tensors a product is made as it is; of more, that of the first ones may have all indices."""
+    """Elements of copies, and of the product of the first tensors where there are more than two: it may have all indices."""
     return _einsum_space(sizes) if len(sizes.inputs) > 2 else 2 * sum([x.element_count for x in sizes.inputs])
 
 
 def _scores(sizes: _Sizes) -> int:
-    """Of each query with each key: elements of Q by elements of K, over the lengths of the heads."""
+    """Scores of attention: one for each query with each key, in each head."""
     query, key = sizes.inputs[0], sizes.inputs[min(1, len(sizes.inputs) - 1)]
     heads = max(1, sizes.number("q_num_heads", 1), query.shape[1] if len(query.shape) == 4 else 1)
     batch = query.shape[0] if query.shape else 1
