@@ -172,8 +172,10 @@ def seeds() -> tuple[Seed, ...]:
         cases: list[Any] = collect_testcases(None)  # pyright: ignore[reportArgumentType] # None is for all
     found: list[Seed] = []
     for case in cases:
-        graph = None if case.model is None else case.model.graph
-        if graph is None or len(graph.node) != 1 or graph.node[0].domain or is_own(graph.node[0].op_type):
+        if case.model is None:
+            continue
+        graph = case.model.graph
+        if len(graph.node) != 1 or graph.node[0].domain or is_own(graph.node[0].op_type):
             continue
         opset = min(case.model.opset_import[0].version, 22)
         values = dict(zip([each.name for each in graph.input], case.data_sets[0][0], strict=False))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save
 from tests.support.live_server import live_server
+
+T = TypeVar("T")
 
 FRAME = {"content-type": "application/vnd.safetensors"}
 
@@ -23,7 +25,7 @@ def url() -> Iterator[str]:
         yield address
 
 
-def slowest_health_check(url: str, attack: Any) -> tuple[httpx.Response, float]:
+def slowest_health_check(url: str, attack: Callable[[httpx.Client], T]) -> tuple[T, float]:
     """The attack's answer, and the longest that `/v2/health/live` took meanwhile."""
     took, done = [0.0], threading.Event()
 

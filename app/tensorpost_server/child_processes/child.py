@@ -24,14 +24,14 @@ import numpy as np
 from ..machine import free_unused_memory
 from .messages import receive, send_parts, travels
 from .onnx_functions import forget_sessions, infer_node, run_node, version_of_schema
-from .refusal import Refusal
+from .refusal import FunctionRefusal
 from .segment import SharedSegment
 
 __all__ = ["main"]
 
-Function: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
+ChildFunction: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
-FUNCTIONS: Mapping[str, Function] = {
+FUNCTIONS: Mapping[str, ChildFunction] = {
     "infer_node": infer_node,
     "run_node": run_node,
     "version_of_schema": version_of_schema,
@@ -80,10 +80,10 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         _limit_for(head)
         found, made = FUNCTIONS[head["function"]](head, arrays)
         if any(not (isinstance(array, np.ndarray) and travels(cast("Any", array).dtype)) for array in made):
-            raise Refusal("inputs", "an output is no tensor of a type that travels here")
+            raise FunctionRefusal("inputs", "an output is no tensor of a type that travels here")
         if SharedSegment.bytes_of([array.nbytes for array in made]) > head["output_bytes"]:
-            raise Refusal("inputs", "its outputs have other sizes than were inferred")
-    except Refusal as refusal:
+            raise FunctionRefusal("inputs", "its outputs have other sizes than were inferred")
+    except FunctionRefusal as refusal:
         found, made = {"refused": refusal.kind, "message": str(refusal)}, []
     except MemoryError:
         found, made = {"refused": "memory", "message": ""}, []

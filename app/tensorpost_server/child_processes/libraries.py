@@ -19,7 +19,7 @@ from typing import Any, cast
 from tensorpost._onnx_package import InferredModel, SchemaVersion
 from tensorpost.onnx.package import PackageCalls, call_package_by
 
-from .pool import ProcessPool
+from .process_pool import ProcessPool
 
 __all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
 

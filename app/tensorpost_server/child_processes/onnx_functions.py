@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorpost._onnx_package import infer_model, schema_version
 
-from .refusal import Refusal
+from .refusal import FunctionRefusal
 
 __all__ = ["forget_sessions", "infer_node", "run_node", "version_of_schema"]
 
@@ -41,7 +41,7 @@ def run_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, 
     """Compute a model of one node; the first array is the model, the others are the inputs in the order of `names`.
 
     Raises:
-        Refusal: ONNX Runtime does not compute the model (`unsupported`), or not these inputs (`inputs`).
+        FunctionRefusal: ONNX Runtime does not compute the model (`unsupported`), or not these inputs (`inputs`).
     """
     model, *inputs = arrays
     session = _session(model.tobytes(), head["threads"])
@@ -86,9 +86,9 @@ def forget_sessions() -> None:
     _sessions.clear()
 
 
-def _refusal(kind: str, error: Exception) -> Refusal:
+def _refusal(kind: str, error: Exception) -> FunctionRefusal:
     text = str(error)
     if any(words in text.lower() for words in _OUT_OF_MEMORY):
-        return Refusal("memory", "")
+        return FunctionRefusal("memory", "")
     version = getattr(sys.modules.get("onnxruntime"), "__version__", "")
-    return Refusal(kind, f"{version}\n{text}"[:4000])
+    return FunctionRefusal(kind, f"{version}\n{text}"[:4000])

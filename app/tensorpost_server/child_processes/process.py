@@ -66,7 +66,7 @@ class FunctionRefused(ChildFailed):
     """The function says why it did not do what it was asked for.
 
     Attributes:
-        kind: see `Refusal.kind`.
+        kind: see `FunctionRefusal.kind`.
         message: the library's own words.
     """
 

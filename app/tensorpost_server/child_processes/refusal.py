@@ -1,11 +1,11 @@
-"""`Refusal`: a function of a child process says why it did not do what it was asked for."""
+"""`FunctionRefusal`: a function of a child process says why it did not do what it was asked for."""
 
 from __future__ import annotations
 
-__all__ = ["Refusal"]
+__all__ = ["FunctionRefusal"]
 
 
-class Refusal(Exception):
+class FunctionRefusal(Exception):
     """Travels to the server as its kind and message.
 
     Attributes:

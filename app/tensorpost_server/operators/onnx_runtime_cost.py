@@ -178,7 +178,7 @@ def _einsum(sizes: _Sizes) -> int:
 
 
 def _einsum_products(sizes: _Sizes) -> int:
-    """Elements of copies, and of the product of the first tensors where there are more than two: it may have all indices."""
+    """Elements of copies; of more than two tensors also of the first product, which may have all indices."""
     return _einsum_space(sizes) if len(sizes.inputs) > 2 else 2 * sum([x.element_count for x in sizes.inputs])
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from tensorpost.problems import NotFound
 
 from ...child_processes.libraries import LIBRARIES
-from ...child_processes.pool import END_REASONS
+from ...child_processes.process_pool import END_REASONS
 from ...settings import setting_variable
 from ..service import Service, service_of
 from .metrics import METRICS, Sample, SampleCollector

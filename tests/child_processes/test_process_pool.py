@@ -19,8 +19,8 @@ from tests.support.processes import remaining
 from tensorpost._onnx_package import infer_model
 from tensorpost.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
 from tensorpost_server.child_processes.messages import INLINE_BYTES, MalformedMessage, receive, send_parts
-from tensorpost_server.child_processes.pool import ProcessPool
 from tensorpost_server.child_processes.process import FunctionRefused
+from tensorpost_server.child_processes.process_pool import ProcessPool
 from tensorpost_server.child_processes.segment import SharedSegment
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and memory without a name are Linux's")
