@@ -18,6 +18,9 @@ ATTACKS = {
         "tests/attacks/test_connection_attacks.py", "tests/attacks/test_http_attacks.py",
     ),
     "memory that is missing, address-space limit": ("tests/attacks/test_memory_attacks.py",),
+    "nodes that end ONNX Runtime, or take its memory and time": (
+        "tests/attacks/test_onnx_runtime_attacks.py", "tests/child_processes/test_process_pool.py",
+    ),
     "endless interim responses, deadlines of the SDK": ("tests/client/test_deadlines.py",),
 }  # fmt: skip
 ACCESS = {
