@@ -205,9 +205,18 @@ def test_what_inference_and_onnx_runtime_disagree_on_is_refused(
 
 
 def test_sigterm_ends_a_server_whose_process_computes() -> None:
-    """A computation of hours: SIGTERM ends the server while it runs, and its processes."""
+    """A computation of hours: its process ends at the caller's deadline; SIGTERM ends the server while it runs."""
     settings = {"MAX_SECONDS": 86_400, "MAX_WORK": 10**15, "SHUTDOWN_SECONDS": 1, "NUMPY_THREADS": 1}
     with live_process("", **{f"TENSORPOST_{name}": value for name, value in settings.items()}) as (url, pid):
+        with httpx.Client(base_url=url, timeout=60) as client:
+            assert (
+                run(client, "Det", {"X": np.eye(2, dtype=np.float32)}).status_code == 200
+            )  # the processes have started
+            body = save({"X": np.ones((1, 1, 700), "f4")})
+            late = client.post(ENDLESS, content=body, headers=FRAME | {"prefer": "wait=2"})
+            assert problem(late)[:2] == (504, "deadline-exceeded"), late.text
+            libraries = client.get("/v1/devices").json()["libraries"]
+            assert [each["ended"]["abandoned"] for each in libraries if each["name"] == "onnxruntime"] == [1]
         children = compute_endlessly(url, pid)
 
         os.kill(pid, signal.SIGTERM)
