@@ -18,6 +18,7 @@ from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
 FIELDS = Settings.model_fields
 OTHER_VALUES = {
+    "onnx_ahead": False, "onnx_processes": 5,
     "host": "0.0.0.0", "port": 1234, "backend": "null", "http_protocol": "h11",
     "allowed_hosts": "a.example,b.example:80", "allowed_origins": "https://a.example",
     "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,

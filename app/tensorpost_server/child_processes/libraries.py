@@ -20,6 +20,7 @@ from tensorpost._onnx_package import InferredModel, SchemaVersion
 from tensorpost.onnx.package import PackageCalls, call_package_by
 
 from .pictures import PICTURES
+from .process import FunctionRefused
 from .process_pool import ProcessPool
 
 __all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
@@ -27,7 +28,7 @@ __all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_librari
 _INFER_SECONDS = 10.0
 _INFER_BYTES = 128 << 20
 """Time and memory for a node's check and inference, which nothing was reserved for; most take a millisecond."""
-_MOST_MODEL_BYTES = 1 << 20
+_MOST_MODEL_BYTES = 8 << 20
 """Largest size of a model without its constants: names, shapes and attributes."""
 
 ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
@@ -101,10 +102,13 @@ def _infer_model(node: Mapping[str, Any]) -> InferredModel:
     """See `_onnx_package.infer_model`."""
     _require_onnx()
     constants = sum([len(values) for _, _, values in node["constants"]])
-    answer, (model,) = ONNX.call(
-        "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
-        memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
-    )  # fmt: skip
+    try:
+        answer, (model,) = ONNX.call(
+            "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
+            memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
+        )  # fmt: skip
+    except FunctionRefused as refusal:  # the model is larger
+        return InferredModel(refusal.message)
     outputs = [(name, kind, sizes) for name, kind, sizes in answer["outputs"]]
     return InferredModel(answer["problem"], model.tobytes(), outputs)
 
