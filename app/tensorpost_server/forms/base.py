@@ -49,6 +49,7 @@ __all__ = [
     "checked_each_turn",
     "extents",
     "go_on",
+    "raise_if_abandoned",
     "seconds_away",
     "stoppable",
     "whole_box",
@@ -306,6 +307,16 @@ def go_on() -> None:
         turn.raise_if_stopped()
         if time.monotonic() >= turn.ends or (turn.turns is not None and turn.turns.wanted):
             turn.end()
+
+
+def raise_if_abandoned() -> None:
+    """Check whether the result of this thread's computation is still needed, while it waits for something.
+
+    Raises:
+        Abandoned: it is not.
+    """
+    if _CURRENT.turn is not None:
+        _CURRENT.turn.raise_if_stopped()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ..child_processes.libraries import ONNX_RUNTIME
 from ..child_processes.process import FunctionRefused
 from ..child_processes.segment import SharedSegment
 from ..forms import Array
-from ..forms.base import go_on
+from ..forms.base import away_from_processor, raise_if_abandoned
 from .onnx_runtime_cost import extra_bytes, work_of
 
 __all__ = ["LIBRARY", "model_form"]
@@ -71,10 +71,11 @@ def _run(
     arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
     sizes = [data_type(kind).dtype.itemsize * int(np.prod(shape, dtype=object)) for kind, shape in results]
     try:
-        _, found = ONNX_RUNTIME.call(
-            "run_node", {"names": names}, arrays, subject=operator, memory_bytes=memory_bytes,
-            output_bytes=SharedSegment.bytes_of(sizes), key=model, check=go_on,
-        )  # fmt: skip
+        with away_from_processor():
+            _, found = ONNX_RUNTIME.call(
+                "run_node", {"names": names}, arrays, subject=operator, memory_bytes=memory_bytes,
+                output_bytes=SharedSegment.bytes_of(sizes), key=model, check=raise_if_abandoned,
+            )  # fmt: skip
     except FunctionRefused as refusal:
         raise _problem(refusal, operator) from refusal
     made = [(array.dtype.name, array.shape) for array in found]

@@ -11,12 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .._onnx_package import InferredModel, SchemaVersion, infer_model, schema_version
+from .._onnx_package import (
+    InferredModel,
+    SchemaVersion,
+    infer_model,
+    schema_row,
+    schema_version,
+    tensor_of_proto,
+)
 from ..datatypes import DATA_TYPES, data_type
 from ..extras import install_command
 from .given_node import GivenNode, InferredOutputs
 
-__all__ = ["PackageCalls", "call_package_by", "infer_by_package", "since_version"]
+__all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
 
 @dataclass(frozen=True, slots=True)
