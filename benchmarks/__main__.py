@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 from . import plots
 from .bench import Bench

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from tensorpost import descriptors as dml
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OperatorDesc
-from tensorpost.layout import Layout
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
 from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.forms.expression import operand

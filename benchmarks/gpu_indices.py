@@ -23,7 +23,7 @@ import numpy as np
 from tests.support.index_cases import ADDRESSING, INDEXED, drawn_case, hostile_vectors
 from tests.support.vectors import Case, cases_of
 
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends.base import Backend
 from tensorpost_server.backends.cuda.backend import CudaBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorpost.calls.resampling import resample_desc
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
-from tensorpost.resampling import resample_desc
 from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 from tensorpost_server.settings import Settings

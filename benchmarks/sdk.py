@@ -26,10 +26,10 @@ import httpx
 import numpy as np
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, TileOperatorDesc
-from tensorpost.datatypes import data_type
+from tensorpost.bodies.frame import MEDIA_TYPE, encode_head
+from tensorpost.calls.resampling import resampling
 from tensorpost.descriptors import OperatorDesc
-from tensorpost.frame import MEDIA_TYPE, encode_head
-from tensorpost.resampling import resampling
+from tensorpost.values.datatypes import data_type
 
 from .bench import Bench
 from .report import Cell, Figure, Table, Target

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensorpost import BufferTensorDesc, Client, TileOperatorDesc, frame
-from tensorpost.datatypes import data_type
+from tensorpost.values.datatypes import data_type
 
 from . import servers
 from .bench import Bench

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorpost import frame
-from tensorpost.datatypes import data_type
+from tensorpost.values.datatypes import data_type
 
 from . import load, servers
 from .bench import Bench

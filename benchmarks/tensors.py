@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from tensorpost import Client, OperatorDesc, parse_operator
-from tensorpost.datatypes import data_type
-from tensorpost.frame import MEDIA_TYPE, encode_head
+from tensorpost.bodies.frame import MEDIA_TYPE, encode_head
+from tensorpost.values.datatypes import data_type
 
 from . import servers
 from .sockets import MIB

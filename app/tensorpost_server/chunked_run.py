@@ -18,10 +18,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.extras import install_command
-from tensorpost.layout import Layout
-from tensorpost.operation import Operation
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.extras import install_command
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import InvalidParameter
 
 from .backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
 from .backends.numpy_ import NumpyBackend

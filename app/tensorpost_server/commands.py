@@ -21,7 +21,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, nearest
+from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library

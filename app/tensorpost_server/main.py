@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 from . import machine
 from .backends import DeviceOptions

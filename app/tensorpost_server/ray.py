@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.extras import install_command
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import InvalidParameter
 
 from .autoscaling import QueuedBytesPolicy
 from .http.service import Service

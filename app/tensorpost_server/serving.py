@@ -27,8 +27,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from tensorpost.extras import install_command
-from tensorpost.problems import DeviceLost, InvalidParameter
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import DeviceLost, InvalidParameter
 
 from .engine import Pool
 from .http.connection.acceptor import Acceptor

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from tensorpost.problems import InvalidParameter, nearest
+from tensorpost.values.problems import InvalidParameter, nearest
 
 from .backends import BACKENDS
 from .settings import ENVIRONMENT_PREFIX, Settings, origins, setting_variable

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tensorpost.problems import InvalidParameter, nearest
+from tensorpost.values.problems import InvalidParameter, nearest
 
 from . import machine
 from .service_links import is_service_link

@@ -15,12 +15,12 @@ from pathlib import Path
 atheris = importlib.import_module("atheris")  # not installed in .venv
 with atheris.instrument_imports(include=["tensorpost"]):
     from tensorpost import frame
-    from tensorpost.datatypes import data_type
+    from tensorpost.bodies.images import open_image
+    from tensorpost.bodies.json_tensor import tensor_from_json
+    from tensorpost.bodies.strict_json import read_json
     from tensorpost.descriptors import parse_operator
-    from tensorpost.images import open_image
-    from tensorpost.json_tensor import tensor_from_json
-    from tensorpost.problems import TensorpostError
-    from tensorpost.strict_json import read_json
+    from tensorpost.values.datatypes import data_type
+    from tensorpost.values.problems import TensorpostError
 
 
 def of_frame(data: bytes) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import operator_class
 from tensorpost.onnx import OnnxNode
-from tensorpost.operation import Operation
+from tensorpost.values.operation import Operation
 
 __all__ = ["LargestCall", "largest_calls"]
 

@@ -18,7 +18,7 @@ from tests.attacks.test_connection_attacks import open_sockets
 from tests.support.http_app import NPY, Wire, npy_bytes, request_bytes
 
 from tensorpost import Client
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 from .. import servers
 from .finding import LOCAL, SMALL, Finding, ask, settled

@@ -31,7 +31,7 @@ from tests.support.processes import descendants
 
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.schemas import is_own
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 from .. import servers
 from ..servers import Server, resident

@@ -25,8 +25,8 @@ from tests.support.vectors import Case, vectors_files
 
 from tensorpost.descriptors import parse_operator
 from tensorpost.onnx import OnnxNode
-from tensorpost.operation import Operation
-from tensorpost.problems import TensorpostError
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import TensorpostError
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 

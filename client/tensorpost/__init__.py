@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from . import compat, datatypes, descriptors, distributed, four_bits, frame, npy, onnx, problems, resampling
-    from ._options import Limits, Timeout
-    from ._progress_bar import ProgressBar
-    from ._results import Progress, Result, TensorBlock, Validation
     from .async_client import AsyncClient
+    from .calls.progress_bar import ProgressBar
+    from .calls.results import Progress, Result, TensorBlock, Validation
     from .client import Client
-    from .datatypes import TensorDataType
     from .descriptors import (
         BufferTensorDesc,
         FeatureLevel,
@@ -27,7 +25,9 @@ if TYPE_CHECKING:
         TileOperatorDesc,
         parse_operator,
     )
-    from .problems import TensorpostError, Violation
+    from .network.options import Limits, Timeout
+    from .values.datatypes import TensorDataType
+    from .values.problems import TensorpostError, Violation
 
 __all__ = [
     "AsyncClient",

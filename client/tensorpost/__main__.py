@@ -1,11 +1,11 @@
-"""The command line's entry point: `tensorpost`, or `python -m tensorpost`. The commands are in `_cli.py`."""
+"""The command line's entry point: `tensorpost`, or `python -m tensorpost`. The commands are in `command_line/cli.py`."""
 
 from __future__ import annotations
 
 import sys
 
 from . import __version__
-from .extras import install_command
+from .values.extras import install_command
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ def _main() -> None:
         sys.stdout.write(f"tensorpost {__version__}\n")
         return
     try:
-        from . import _cli
+        from .command_line import cli as _cli
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         if package not in ("click", "rich", "typer"):

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _api_calls as api
-from ._api_calls import RequestOptions
-from ._array_like import TensorLike
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
-from ._many_servers import ManyServers, new_transport
-from ._numpy_calls import NumpyCalls
-from ._options import (
+from .calls import api_calls as api
+from .calls.api_calls import RequestOptions
+from .calls.array_like import TensorLike
+from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.numpy_calls import NumpyCalls
+from .calls.resampling import ResamplingMode
+from .calls.results import Progress, Result, Validation
+from .descriptors import FeatureLevel
+from .network.options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
@@ -25,13 +27,11 @@ from ._options import (
     Limits,
     Timeout,
 )
-from ._results import Progress, Result, Validation
-from ._runtime import AsyncioRuntime
-from ._transport import Transport
-from .descriptors import FeatureLevel
+from .network.runtime import AsyncioRuntime
 from .onnx import NEWEST_OPSET
-from .operation import Operation
-from .resampling import ResamplingMode
+from .transport.many_servers import ManyServers, new_transport
+from .transport.one_server import Transport
+from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl

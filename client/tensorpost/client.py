@@ -1,6 +1,6 @@
 """`Client`: the calls, blocking.
 
-What a call means is written in `_api_calls.py`, once, as a coroutine; here it is run to its end. `async_client.py` is
+What a call means is written in `calls/api_calls.py`, once, as a coroutine; here it is run to its end. `async_client.py` is
 generated from this file: after a change, run `python client/generate_async_client.py`.
 """
 
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _api_calls as api
-from ._api_calls import RequestOptions
-from ._array_like import TensorLike
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
-from ._many_servers import ManyServers, new_transport
-from ._numpy_calls import NumpyCalls
-from ._options import (
+from .calls import api_calls as api
+from .calls.api_calls import RequestOptions
+from .calls.array_like import TensorLike
+from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.numpy_calls import NumpyCalls
+from .calls.resampling import ResamplingMode
+from .calls.results import Progress, Result, Validation
+from .descriptors import FeatureLevel
+from .network.options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
@@ -29,13 +31,11 @@ from ._options import (
     Limits,
     Timeout,
 )
-from ._results import Progress, Result, Validation
-from ._runtime import ThreadRuntime, iterate_blocking, run_blocking
-from ._transport import Transport
-from .descriptors import FeatureLevel
+from .network.runtime import ThreadRuntime, iterate_blocking, run_blocking
 from .onnx import NEWEST_OPSET
-from .operation import Operation
-from .resampling import ResamplingMode
+from .transport.many_servers import ManyServers, new_transport
+from .transport.one_server import Transport
+from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ._arrays import Inputs, request_template, wire_inputs
-from ._checks import shown, text, whole_number
-from ._results import Progress
-from .operation import Operation
-from .problems import InvalidParameter
+from .calls.caller_arrays import Inputs, request_template, wire_inputs
+from .calls.results import Progress
+from .values.checks import shown, text, whole_number
+from .values.operation import Operation
+from .values.problems import InvalidParameter
 
 __all__ = ["run"]
 

@@ -16,7 +16,7 @@ from tests.support.batches import each
 from tests.support.strategies import json_values
 
 from tensorpost.descriptors import OPERATORS, FeatureLevel, OperatorDesc, TileOperatorDesc, parse_operator
-from tensorpost.problems import InvalidDescriptor, TensorpostError
+from tensorpost.values.problems import InvalidDescriptor, TensorpostError
 
 SECONDS = 2.0
 GOOD: dict[str, Any] = {"DataType": "FLOAT32", "Sizes": [2, 3]}

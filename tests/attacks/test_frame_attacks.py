@@ -22,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib import format as npy_format
 
-from tensorpost.datatypes import data_type
-from tensorpost.frame import (
+from tensorpost.bodies.frame import (
     BodyWriter,
     FrameHead,
     HeadReader,
@@ -33,7 +32,9 @@ from tensorpost.frame import (
     encode_npy_head,
     tensor_from_json,
 )
-from tensorpost.problems import (
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.problems import (
     BodyMismatch,
     InvalidDescriptor,
     InvalidFrame,
@@ -41,7 +42,6 @@ from tensorpost.problems import (
     LimitExceeded,
     TensorpostError,
 )
-from tensorpost.strict_json import read_json
 
 MIB = 1 << 20
 REFUSALS = (InvalidFrame, BodyMismatch, LimitExceeded)

@@ -66,7 +66,7 @@ from tests.support.http_app import (
 )
 
 from tensorpost.descriptors import parse_operator
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 
 TILE = "/v1/operators/tile"
 LIVE = request_bytes("GET", "/v2/health/live")

@@ -21,7 +21,7 @@ from tests.support.vectors import Case, elements
 
 from tensorpost.descriptors import parse_operator
 from tensorpost.descriptors.catalogue import facts_of, operator_names
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 

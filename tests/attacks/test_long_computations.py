@@ -10,7 +10,7 @@ from tests.support.costly import means_of_columns
 from tests.support.http_app import FRAME, JSON, assert_problem, frame_bytes, http_app, npy_bytes, request_bytes, serving
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.problems import LimitExceeded
+from tensorpost.values.problems import LimitExceeded
 from tensorpost_server.engine import cost
 from tensorpost_server.engine.cost import CostMeter
 from tensorpost_server.planning import Plan, make_plan

@@ -10,7 +10,7 @@ import pytest
 from tests.support.http_app import assert_problem, frame_bytes, http_app
 
 from tensorpost.descriptors import parse_operator
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms import BoxFunction, Copies
 from tensorpost_server.planning import Plan, make_plan

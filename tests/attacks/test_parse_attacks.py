@@ -30,11 +30,11 @@ from tests.support.http_app import (
 )  # fmt: skip
 
 from tensorpost import frame
-from tensorpost.datatypes import data_type
+from tensorpost.bodies.json_tensor import tensor_to_json
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.json_tensor import tensor_to_json
-from tensorpost.problems import InvalidFrame, InvalidJson
-from tensorpost.strict_json import read_json
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.problems import InvalidFrame, InvalidJson
 from tensorpost_server.http.json_numbers import json_numbers
 from tensorpost_server.http.parse_threads import ParseThreads
 from tensorpost_server.http.wires.operator_answer import tensor_json

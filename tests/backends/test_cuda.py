@@ -20,11 +20,11 @@ from tests.support import strategies as ours
 from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy, OutOfMemoryError
 from tests.support.http_app import collect
 
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.layout import Layout
-from tensorpost.operation import Slot
-from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Slot
+from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 from tensorpost_server.backends import CannotOpen, DeviceOptions
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend

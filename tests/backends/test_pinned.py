@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tensorpost.datatypes import data_type
-from tensorpost.layout import Layout
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
 from tensorpost_server.backends.cuda.pinned import PAGE, PinnedMemory
 
 

@@ -16,8 +16,8 @@ import pytest
 from tests.support.http_app import eventually
 from tests.support.processes import remaining
 
-from tensorpost._onnx_package import infer_model
-from tensorpost.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
+from tensorpost.values.onnx_package import infer_model
+from tensorpost.values.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
 from tensorpost_server.child_processes.messages import INLINE_BYTES, MalformedMessage, receive, send_parts
 from tensorpost_server.child_processes.process import FunctionRefused
 from tensorpost_server.child_processes.process_pool import ProcessPool

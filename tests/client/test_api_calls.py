@@ -18,18 +18,18 @@ from safetensors.numpy import save as write_safetensors
 from tests.support.batches import each
 
 from tensorpost import BufferTensorDesc, Progress, TensorBlock, TileOperatorDesc, Timeout, problems
-from tensorpost import _api_calls as api
-from tensorpost._api_calls import RequestOptions
-from tensorpost._deadline import Deadline
-from tensorpost._http1 import Request
-from tensorpost._options import DEFAULT_LIMITS
-from tensorpost._response import Response
-from tensorpost._runtime import ThreadRuntime, iterate_blocking, run_blocking
-from tensorpost._transport import Transport
-from tensorpost.datatypes import data_type
-from tensorpost.frame import encode_head
-from tensorpost.layout import Layout
-from tensorpost.operation import Slot
+from tensorpost.bodies.frame import encode_head
+from tensorpost.calls import api_calls as api
+from tensorpost.calls.api_calls import RequestOptions
+from tensorpost.network.deadline import Deadline
+from tensorpost.network.options import DEFAULT_LIMITS
+from tensorpost.network.runtime import ThreadRuntime, iterate_blocking, run_blocking
+from tensorpost.transport.http1 import Request
+from tensorpost.transport.one_server import Transport
+from tensorpost.transport.response import Response
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Slot
 
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

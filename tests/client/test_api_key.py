@@ -18,8 +18,14 @@ from tests.support.http_app import eventually
 from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, Client
-from tensorpost._origin import Origin
-from tensorpost.problems import ConnectionProblem, InvalidParameter, QuotaExceeded, TensorpostError, Unauthenticated
+from tensorpost.network.origin import Origin
+from tensorpost.values.problems import (
+    ConnectionProblem,
+    InvalidParameter,
+    QuotaExceeded,
+    TensorpostError,
+    Unauthenticated,
+)
 from tensorpost_server import commands
 
 KEY = "tp_" + "k" * 43
@@ -240,7 +246,7 @@ def test_nothing_that_python_shows_has_the_key(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_head_that_cannot_be_sent_does_not_show_it() -> None:
-    from tensorpost._http1 import encode_head
+    from tensorpost.transport.http1 import encode_head
 
     with pytest.raises(ValueError, match="no valid request head") as caught:
         encode_head("GET", "/ x", (("authorization", f"Bearer {KEY}"),))

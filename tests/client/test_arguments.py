@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc
-from tensorpost.problems import InvalidDescriptor, InvalidParameter
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))

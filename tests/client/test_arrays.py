@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from tensorpost import BufferTensorDesc, TileOperatorDesc
-from tensorpost._arrays import check_out, output_memory, request_template, tile_call, wire_form, wire_inputs
-from tensorpost.datatypes import data_type
-from tensorpost.operation import Slot
-from tensorpost.problems import InvalidDescriptor, InvalidParameter
+from tensorpost.calls.caller_arrays import check_out, output_memory, request_template, tile_call, wire_form, wire_inputs
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.operation import Slot
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 3)), (1, 1, 3, 3))
 # 2 rows of 3 float32, 5 elements apart: the last element ends at byte 4 * (5 + 2) + 4 = 32.

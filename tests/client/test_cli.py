@@ -22,8 +22,8 @@ from tests.support.raw_server import http_answer, raw_server, read_request
 from typer.testing import CliRunner, Result
 
 from tensorpost import parse_operator
-from tensorpost._cli import app
-from tensorpost._terminal import print_table
+from tensorpost.command_line.cli import app
+from tensorpost.command_line.terminal import print_table
 
 COMMANDS = [
     "serve", "tile", "resample", "run", "onnx", "operators", "validate", "devices", "doctor", "warmup",
@@ -310,7 +310,7 @@ def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def none_left(path: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tensorpost._operator_commands.read_array", none_left)
+    monkeypatch.setattr("tensorpost.command_line.operator_commands.read_array", none_left)
 
     found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
 

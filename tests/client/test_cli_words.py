@@ -16,7 +16,7 @@ from tests.support.http_app import serving
 from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import __main__ as entry_point
-from tensorpost._terminal import size_text
+from tensorpost.command_line.terminal import size_text
 from tensorpost_server.settings import Settings
 
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorpost.compat import opencv_resize, pillow_resize, scipy_zoom, torch_interpolate, webnn_resample2d
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, Resample2OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.operators import form_of
 
 

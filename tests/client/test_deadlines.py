@@ -15,7 +15,7 @@ from tests.client.conftest import WAYS
 from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import BufferTensorDesc, Limits, TileOperatorDesc, Timeout, problems
-from tensorpost._runtime import READ, AsyncioRuntime
+from tensorpost.network.runtime import READ, AsyncioRuntime
 
 Connect = Callable[..., Any]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

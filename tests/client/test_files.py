@@ -15,9 +15,9 @@ import pytest
 from numpy.lib import format as npy_format
 from PIL import Image
 
-from tensorpost._files import check_destination, check_picture, destination, read_array
-from tensorpost.images import encode_image
-from tensorpost.problems import InvalidFrame, InvalidParameter
+from tensorpost.bodies.images import encode_image
+from tensorpost.command_line.files import check_destination, check_picture, destination, read_array
+from tensorpost.values.problems import InvalidFrame, InvalidParameter
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 

@@ -17,8 +17,8 @@ from tests.support.http_app import NPY, npy_array, npy_bytes, serving
 
 import tensorpost
 from tensorpost import Client, Timeout
-from tensorpost._array_like import as_array
-from tensorpost._arrays import onnx_node
+from tensorpost.calls.array_like import as_array
+from tensorpost.calls.caller_arrays import onnx_node
 from tensorpost.onnx import package, schemas
 
 

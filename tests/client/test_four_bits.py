@@ -11,7 +11,7 @@ from tests.support.http_app import JSON, http_app
 
 import tensorpost
 from tensorpost import four_bits
-from tensorpost.problems import BodyMismatch, InvalidParameter
+from tensorpost.values.problems import BodyMismatch, InvalidParameter
 
 
 @pytest.mark.parametrize(

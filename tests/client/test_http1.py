@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpost import Limits, Timeout
-from tensorpost._connection import Connection
-from tensorpost._connection_pool import ConnectionPool
-from tensorpost._deadline import Deadline
-from tensorpost._http1 import Request, encode_head
-from tensorpost._origin import Origin
-from tensorpost._runtime import ThreadRuntime, run_blocking
-from tensorpost._socket_sender import SocketResponse
-from tensorpost.problems import ConnectionProblem
+from tensorpost.network.connection import Connection
+from tensorpost.network.connection_pool import ConnectionPool
+from tensorpost.network.deadline import Deadline
+from tensorpost.network.origin import Origin
+from tensorpost.network.runtime import ThreadRuntime, run_blocking
+from tensorpost.transport.http1 import Request, encode_head
+from tensorpost.transport.socket_sender import SocketResponse
+from tensorpost.values.problems import ConnectionProblem
 
 ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
 

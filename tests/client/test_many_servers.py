@@ -12,10 +12,10 @@ import pytest
 from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import AsyncClient, Client, problems
-from tensorpost._http1 import Request
-from tensorpost._many_servers import ManyServers
-from tensorpost._runtime import run_blocking
-from tensorpost.problems import PROBLEM_TYPE_PREFIX
+from tensorpost.network.runtime import run_blocking
+from tensorpost.transport.http1 import Request
+from tensorpost.transport.many_servers import ManyServers
+from tensorpost.values.problems import PROBLEM_TYPE_PREFIX
 
 PROBLEM = b'{"type": "' + PROBLEM_TYPE_PREFIX.encode() + b'%s", "detail": "no"}'
 OK = http_answer(body=b'{"a": 1}')

@@ -18,7 +18,7 @@ from tests.support.http_app import JSON, NPY, AppClient, http_app, npy_bytes
 from tensorpost import Client, parse_operator, resampling
 from tensorpost.descriptors import operator_class
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 from tensorpost_server.http.documents import openapi
 
 EXAMPLES: Mapping[str, Any] = json.loads(Path(openapi.__file__).with_name("openapi_examples.json").read_text("utf-8"))

@@ -13,8 +13,8 @@ from PIL import Image
 from tests.support.live_server import default_server
 
 from tensorpost import AsyncClient, Client
-from tensorpost._numpy_calls import NumpyCalls
-from tensorpost.problems import InvalidParameter
+from tensorpost.calls.numpy_calls import NumpyCalls
+from tensorpost.values.problems import InvalidParameter
 
 RNG = np.random.default_rng(3)
 X = RNG.uniform(-3, 3, (2, 3, 4)).astype(np.float32)
@@ -96,7 +96,7 @@ def test_what_numpy_has_under_another_name(url: str) -> None:
                 np.testing.assert_array_equal(ours, theirs)
         powers = np.exp(X - X.max(1, keepdims=True))
         np.testing.assert_allclose(tp.softmax(X, axis=1), powers / powers.sum(1, keepdims=True), rtol=1e-6)
-        # what `_unknown_names.py` says of NumPy's functions that are no methods
+        # what `calls/unknown_names.py` says of NumPy's functions that are no methods
         values, places = tp.topk(X, X.shape[-1], largest=False)
         np.testing.assert_array_equal(values, np.sort(X))
         np.testing.assert_array_equal(places, np.argsort(X, kind="stable"))

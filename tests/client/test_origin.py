@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from tensorpost import AsyncClient, Client, Timeout
-from tensorpost._httpx_sender import HttpxSender
-from tensorpost._origin import Origin
-from tensorpost._socket_sender import SocketSender
-from tensorpost.problems import InvalidParameter
+from tensorpost.network.origin import Origin
+from tensorpost.transport.httpx_sender import HttpxSender
+from tensorpost.transport.socket_sender import SocketSender
+from tensorpost.values.problems import InvalidParameter
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tensorpost import Limits, Timeout
-from tensorpost._connection import Connection
-from tensorpost._connection_pool import ConnectionPool
-from tensorpost._deadline import Deadline
-from tensorpost._origin import Origin
-from tensorpost._runtime import AsyncioRuntime, Runtime, ThreadRuntime, run_blocking
-from tensorpost.problems import InvalidParameter, RequestTimeout
+from tensorpost.network.connection import Connection
+from tensorpost.network.connection_pool import ConnectionPool
+from tensorpost.network.deadline import Deadline
+from tensorpost.network.origin import Origin
+from tensorpost.network.runtime import AsyncioRuntime, Runtime, ThreadRuntime, run_blocking
+from tensorpost.values.problems import InvalidParameter, RequestTimeout
 
 
 def patience(seconds: float | None = None, runtime: Runtime | None = None) -> Deadline:

@@ -13,7 +13,7 @@ from tests.support.live_server import default_server
 
 from tensorpost import AsyncClient, Client
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
 X = np.array([10, 20, 30, 40], np.float32)
 HALF_PIXEL = [10, 12.5, 17.5, 22.5, 27.5, 32.5, 37.5, 40]

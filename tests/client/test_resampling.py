@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tensorpost.calls.resampling import resample_desc, resampling, simplest_ratio
 from tensorpost.descriptors import (
     AxisDirection,
     BufferTensorDesc,
@@ -25,8 +26,7 @@ from tensorpost.descriptors import (
     parse_operator,
 )
 from tensorpost.onnx import OnnxNode, Verdict, lower
-from tensorpost.problems import InvalidDescriptor, InvalidParameter
-from tensorpost.resampling import resample_desc, resampling, simplest_ratio
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 from tensorpost_server.operators import form_of
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tensorpost import problems
-from tensorpost._transport import wait_before_retry, worth_retrying
+from tensorpost.transport.one_server import wait_before_retry, worth_retrying
 
 WORTH = {
     "ConnectFailed",

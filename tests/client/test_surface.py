@@ -13,7 +13,7 @@ import pytest
 
 import tensorpost
 from tensorpost import AsyncClient, Client
-from tensorpost._numpy_calls import NumpyCalls
+from tensorpost.calls.numpy_calls import NumpyCalls
 
 CALLS = [name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")]
 
@@ -96,8 +96,8 @@ def loaded(statement: str, *modules: str) -> list[str]:
 def test_the_values_alone_load_no_network() -> None:
     statement = "import tensorpost; tensorpost.TileOperatorDesc; tensorpost.problems"
 
-    assert loaded(statement, "tensorpost.problems", "httpx", "h11", "asyncio", "ssl", "typer") == [
-        "tensorpost.problems"
+    assert loaded(statement, "tensorpost.values.problems", "httpx", "h11", "asyncio", "ssl", "typer") == [
+        "tensorpost.values.problems"
     ]
 
 
@@ -105,13 +105,13 @@ def test_a_client_for_plain_http_loads_no_httpx_and_no_other_package_s_code() ->
     statement = "from tensorpost import Client; Client('http://127.0.0.1:8000')"
 
     unwanted = ("httpx", "asyncio", "ssl", "urllib.request", "tensorpost_server", "fastapi", "typer", "rich", "PIL")
-    assert loaded(statement, "tensorpost._http1", "h11", *unwanted) == ["tensorpost._http1"]
+    assert loaded(statement, "tensorpost.transport.http1", "h11", *unwanted) == ["tensorpost.transport.http1"]
 
 
 def test_a_client_for_tls_loads_no_httpx_either() -> None:
     statement = "from tensorpost import Client; Client('https://127.0.0.1:9', tls=False, retries=0).live()"
 
-    assert loaded(statement, "tensorpost._http1", "httpx", "h11") == ["tensorpost._http1"]
+    assert loaded(statement, "tensorpost.transport.http1", "httpx", "h11") == ["tensorpost.transport.http1"]
 
 
 def test_the_version_is_said_without_the_commands() -> None:

@@ -16,7 +16,7 @@ from tests.support.spans import SpanMemory, attributes, ids_of
 
 from tensorpost import AsyncClient, Client
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.problems import ConnectFailed, NoBackend, TooBusy
+from tensorpost.values.problems import ConnectFailed, NoBackend, TooBusy
 from tensorpost_server.http.observability.traces import Traces
 
 ONE = np.array([1, 2], "float32")
@@ -115,7 +115,7 @@ with Client({server.url!r}) as tp:
     assert tp.ready()
     assert not [name for name in sys.modules if name.startswith("opentelemetry")]
     import opentelemetry.trace
-    from tensorpost import _tracing
+    from tensorpost.transport import tracing as _tracing
     _tracing.CallSpan = None
     assert tp.ready()
 """

@@ -22,14 +22,14 @@ from tests.support import raw_server as support
 from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
-from tensorpost._connection import Connection
-from tensorpost._connection_pool import ConnectionPool
-from tensorpost._deadline import Deadline
-from tensorpost._http1 import Request
-from tensorpost._httpx_sender import as_problem
-from tensorpost._origin import Origin
-from tensorpost._runtime import ThreadRuntime, run_blocking
-from tensorpost._socket_sender import SocketResponse
+from tensorpost.network.connection import Connection
+from tensorpost.network.connection_pool import ConnectionPool
+from tensorpost.network.deadline import Deadline
+from tensorpost.network.origin import Origin
+from tensorpost.network.runtime import ThreadRuntime, run_blocking
+from tensorpost.transport.http1 import Request
+from tensorpost.transport.httpx_sender import as_problem
+from tensorpost.transport.socket_sender import SocketResponse
 
 Connect = Callable[..., Any]
 

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from tensorpost import Client
-from tensorpost.datatypes import data_type
-from tensorpost.frame import encode_npy_head
-from tensorpost.problems import IncompleteBody, InvalidParameter
+from tensorpost.bodies.frame import encode_npy_head
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.problems import IncompleteBody, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
 from tensorpost_server.main import create_app
@@ -140,7 +140,7 @@ def test_it_says_the_port_of_grpc() -> None:
 def test_an_answer_that_is_under_way_is_finished_before_the_server_stops() -> None:
     x = np.arange(1 << 18, dtype=np.uint8)
     with serving("--port", "0") as (server, url), Client(url) as tp:
-        from tensorpost._arrays import tile_call
+        from tensorpost.calls.caller_arrays import tile_call
 
         blocks = tp.stream(tile_call(x, (256,)).operation, x)  # 64 MiB: far more than the sockets in between can hold
         received = len(next(blocks))
@@ -184,7 +184,7 @@ def test_a_request_that_never_ends_is_told_that_the_server_stopped(protocol: str
 def test_an_answer_that_is_not_read_breaks_off_when_the_server_stops() -> None:
     x = np.zeros(1 << 18, np.uint8)
     with serving("--port", "0", TENSORPOST_SHUTDOWN_SECONDS="1") as (server, url), Client(url) as tp:
-        from tensorpost._arrays import tile_call
+        from tensorpost.calls.caller_arrays import tile_call
 
         blocks = tp.stream(tile_call(x, (1024,)).operation, x)  # 256 MiB
         next(blocks)

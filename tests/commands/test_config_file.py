@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from tests.support.http_app import app_settings
 from typer.testing import CliRunner
 
-from tensorpost._cli import app
-from tensorpost.problems import InvalidParameter
+from tensorpost.command_line.cli import app
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands, setting_errors, settings
 from tensorpost_server.settings import Settings
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.command_line import invoke
 from tests.support.live_server import live_server
 
-from tensorpost._api_key import find_api_key
+from tensorpost.transport.api_key import find_api_key
 
 KEY = re.compile(r"tp_[A-Za-z0-9_-]{43}")
 

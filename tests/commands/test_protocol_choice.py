@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.http_app import NPY, app_settings, npy_bytes, request_bytes, serving
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import serving as module
 from tensorpost_server.http.connection.fallback_protocol import FallbackProtocol
 from tensorpost_server.http.connection.protocol import DirectProtocol

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.setting_errors import read_settings
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tensorpost import Client
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands, serving
 from tensorpost_server.settings import Settings
 

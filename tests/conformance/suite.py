@@ -27,7 +27,7 @@ from tests.support import strategies as ours
 from tests.support.vectors import Case, cases_of, elements
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc, parse_operator
-from tensorpost.problems import InvalidDescriptor, NoBackend
+from tensorpost.values.problems import InvalidDescriptor, NoBackend
 from tensorpost_server.backends import BACKENDS, Backend, Run
 from tensorpost_server.planning import Plan, make_plan
 

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.compat import ROWS, Row, all_pairs, nearest, run, shapes, weighted
 
 from tensorpost import compat
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 
 REASONS = {
     "torch": "torch is not installed (hundreds of megabytes; pip install torch)",

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from tests.support.batches import each
 
+from tensorpost.calls.resampling import resampling
 from tensorpost.onnx import OnnxNode, Verdict, lower
-from tensorpost.resampling import resampling
 from tensorpost_server.operators import form_of
 
 SHAPES = [((1, 1, 4, 6), (1, 1, 8, 12)), ((1, 2, 8, 8), (1, 2, 4, 4)), ((5,), (10,)), ((2, 3, 4), (2, 6, 2))]

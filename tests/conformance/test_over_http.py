@@ -12,7 +12,7 @@ from tests.support.http_app import JSON
 from tests.support.live_server import default_server
 from tests.support.vectors import VectorsFile, all_hold, vectors_files
 
-from tensorpost.problems import json_path
+from tensorpost.values.problems import json_path
 
 FILES = vectors_files()
 

@@ -20,7 +20,7 @@ from tests.support.vectors import Case, elements, written
 
 from tensorpost.descriptors import OperatorDesc
 from tensorpost.onnx import OnnxNode
-from tensorpost.operation import Slot
+from tensorpost.values.operation import Slot
 
 __all__ = ["FORMS", "Request", "Server", "answer_bytes", "requests"]
 

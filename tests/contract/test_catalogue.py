@@ -16,7 +16,6 @@ from tests.support.batches import each
 from tests.support.operator_cases import STRATEGIES
 from tests.support.vectors import VECTORS, load, vectors_files
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import (
     OPERATORS,
     Activation,
@@ -30,6 +29,7 @@ from tensorpost.descriptors import (
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
 from tensorpost.descriptors.resample import Size2D
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
+from tensorpost.values.datatypes import TensorDataType
 from tensorpost_server.operators import FORMS
 
 FACTS = [facts_of(name) for name in operator_names()]

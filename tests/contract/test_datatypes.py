@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpost.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
+from tensorpost.values.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
 
 # DML_TENSOR_DATA_TYPE in DirectML.h: value, name, bits
 DIRECTML = [

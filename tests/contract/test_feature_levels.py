@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import NEWEST, FeatureLevel, SupportRow, TileOperatorDesc
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.datatypes import TensorDataType
+from tensorpost.values.problems import InvalidParameter
 
 # DirectML.h, values in hexadecimal; the decimal column is written out to catch a slip in either
 TABLE = [

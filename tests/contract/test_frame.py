@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.support.batches import each
 
-from tensorpost.datatypes import DATA_TYPES, DataType, data_type
-from tensorpost.frame import (
+from tensorpost.bodies.frame import (
     ALSO_READ,
     HEAD_ALIGNMENT,
     MEDIA_TYPE,
@@ -35,7 +34,9 @@ from tensorpost.frame import (
     tensor_from_json,
     tensor_to_json,
 )
-from tensorpost.problems import (
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.datatypes import DATA_TYPES, DataType, data_type
+from tensorpost.values.problems import (
     BodyMismatch,
     InvalidDescriptor,
     InvalidFrame,
@@ -44,7 +45,6 @@ from tensorpost.problems import (
     TensorpostError,
     json_path,
 )
-from tensorpost.strict_json import read_json
 
 F32, F16, BF16, U8, I64 = map(data_type, ("F32", "F16", "BF16", "U8", "I64"))
 IN_FRAMES = [row for row in DATA_TYPES if row.safetensors is not None]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.lib import format as npy_format
 from tests.support.batches import each
 
-from tensorpost.datatypes import DATA_TYPES, DataType, data_type
-from tensorpost.frame import HEAD_ALIGNMENT, NpyHead, NpyHeadReader, encode_npy_head
-from tensorpost.problems import (
+from tensorpost.bodies.frame import HEAD_ALIGNMENT, NpyHead, NpyHeadReader, encode_npy_head
+from tensorpost.values.datatypes import DATA_TYPES, DataType, data_type
+from tensorpost.values.problems import (
     BodyMismatch,
     InvalidFrame,
     InvalidParameter,

@@ -33,7 +33,7 @@ from tensorpost.descriptors import (
 )
 from tensorpost.descriptors.catalogue import facts_of
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel, json_path
+from tensorpost.values.problems import InvalidDescriptor, UnsupportedAtLevel, json_path
 
 FILES = [file for file in vectors_files() if not file.path.startswith("onnx/")]
 BY_FILE = each("file", FILES, ids=str)

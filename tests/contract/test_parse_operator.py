@@ -17,7 +17,7 @@ from tensorpost.descriptors import (
     operator_names,
     parse_operator,
 )
-from tensorpost.problems import InvalidDescriptor, UnknownOperator
+from tensorpost.values.problems import InvalidDescriptor, UnknownOperator
 
 TENSOR = {"DataType": "FLOAT32", "Sizes": [1, 1, 2, 3]}
 # Written by hand after DxDispatch's guide: long tensors, full names, counts included

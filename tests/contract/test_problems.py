@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.batches import each
 from tests.support.strategies import json_values
 
-from tensorpost.datatypes import TensorDataType
-from tensorpost.problems import (
+from tensorpost.values.datatypes import TensorDataType
+from tensorpost.values.problems import (
     BodyMismatch,
     ConnectionProblem,
     IncompleteBody,
@@ -38,7 +38,7 @@ from tensorpost.problems import (
 VIOLATION = Violation(
     "repeat-zero", ("desc", "Repeats", 1), "every repeat must be larger than 0", 0, "at least 1", "page"
 )
-CLASSES = [cls for cls in problem_classes().values() if cls.__module__ == "tensorpost.problems"]
+CLASSES = [cls for cls in problem_classes().values() if cls.__module__ == "tensorpost.values.problems"]
 
 
 def _example(cls: type[TensorpostError]) -> TensorpostError:

@@ -30,7 +30,7 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
     parse_operator,
 )
-from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel
+from tensorpost.values.problems import InvalidDescriptor, UnsupportedAtLevel
 
 # The structs of DirectML.h: type, value, fields in order.
 HEADER: dict[type[OperatorDesc], tuple[str, int, str]] = {

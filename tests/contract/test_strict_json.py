@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpost.problems import InvalidJson
-from tensorpost.strict_json import read_json
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.problems import InvalidJson
 
 MIB = 1 << 20
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from tests.support import oracles
 from tests.support.strategies import DATA_TYPE_BITS, one_to_one_strides, sizes, tensor_descs
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import (
     BufferTensorDesc,
     TensorFlags,
@@ -25,7 +24,8 @@ from tensorpost.descriptors import (
     minimum_tensor_size_in_bytes,
     packed_strides,
 )
-from tensorpost.problems import BodyMismatch, InvalidDescriptor
+from tensorpost.values.datatypes import TensorDataType
+from tensorpost.values.problems import BodyMismatch, InvalidDescriptor
 
 VECTORS = Path(__file__).parent / "tensor"
 ARRAY_TYPES = [name for name, bits in DATA_TYPE_BITS.items() if bits >= 8]

@@ -13,9 +13,9 @@ from tests.support import oracles
 from tests.support.batches import each
 from tests.support.strategies import DATA_TYPE_BITS, TILE_DATA_TYPES, tile_cases, tile_descs
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import BufferTensorDesc, FeatureLevel, TileOperatorDesc
-from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel
+from tensorpost.values.datatypes import TensorDataType
+from tensorpost.values.problems import InvalidDescriptor, UnsupportedAtLevel
 
 FLOATS = {"FLOAT32", "FLOAT16"}
 TO_32 = FLOATS | {"INT32", "INT16", "INT8", "UINT32", "UINT16", "UINT8"}

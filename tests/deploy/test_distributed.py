@@ -17,7 +17,7 @@ import pytest
 
 from tensorpost import Progress, ProgressBar, distributed
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidDescriptor, InvalidParameter
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 X = np.arange(6 << 10, dtype=np.float32).reshape(6, 1024)
 TILE = OnnxNode.of("Tile", {"input": X, "repeats": [4, 1]}, opset=13)  # 96 KiB

@@ -36,7 +36,7 @@ from tests.support.processes import descendants
 
 from tensorpost import Client, OperatorDesc, Progress, TensorpostError, distributed, parse_operator
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import TooBusy, Unavailable
+from tensorpost.values.problems import TooBusy, Unavailable
 
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.settings import Settings
 
 pytest.importorskip("ray", reason="needs ray: make ray-test")

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from tests.support.vectors import elements
 
 from tensorpost.descriptors import OperatorDesc, operator_class
-from tensorpost.operation import Slot
-from tensorpost.problems import TensorpostError
+from tensorpost.values.operation import Slot
+from tensorpost.values.problems import TensorpostError
 from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 

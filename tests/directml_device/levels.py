@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorpost.descriptors import FeatureLevel, operator_class
-from tensorpost.problems import UnsupportedAtLevel
+from tensorpost.values.problems import UnsupportedAtLevel
 
 from .validation import ACCEPTED, ANSWERS, Judged, codes_of, ours, told_verdicts
 

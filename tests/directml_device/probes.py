@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from tensorpost import descriptors as dml
-from tensorpost.datatypes import TensorDataType, data_type
 from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, OperatorDesc
+from tensorpost.values.datatypes import TensorDataType, data_type
 from tensorpost_server.backends import CannotOpen
 from tensorpost_server.backends.directml.c_structs import OperatorStruct
 from tensorpost_server.backends.directml.com import ComError

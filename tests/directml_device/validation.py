@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorpost.descriptors import operator_class
-from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel
+from tensorpost.values.problems import InvalidDescriptor, UnsupportedAtLevel
 
 from .descriptor_cases import cases
 from .differences import difference_of

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tensorpost.problems import LimitExceeded, TooBusy
+from tensorpost.values.problems import LimitExceeded, TooBusy
 from tensorpost_server.engine import Admission, Ticket
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, OutOfDeviceMemory, ServerFault
+from tensorpost.values.problems import DeviceLost, InvalidParameter, NoBackend, OutOfDeviceMemory, ServerFault
 from tensorpost_server.backends import BackendRow, CannotOpen, DeviceOptions
 from tensorpost_server.engine import Admission, Pool, Worker, pool
 from tensorpost_server.planning import Plan, make_plan

@@ -14,10 +14,10 @@ from tests.support import oracles
 from tests.support import strategies as ours
 from tests.support.costly import means_of_columns
 
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
-from tensorpost.layout import Layout
-from tensorpost.problems import BodyMismatch
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import BodyMismatch
 from tensorpost_server.forms.axes import AXES_WEIGHT
 from tensorpost_server.operators import FORMS
 from tensorpost_server.planning import make_plan

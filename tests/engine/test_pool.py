@@ -16,7 +16,7 @@ from tests.support.costly import means_of_columns
 from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.problems import InvalidParameter, NoBackend
+from tensorpost.values.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine import InlineLimits, Pool, Worker, pool

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.support import oracles
 from tests.support import strategies as ours
 
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc
-from tensorpost.layout import Layout
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
 from tensorpost_server.planning import cut
 from tensorpost_server.planning.slices import SMALL_GAP
 

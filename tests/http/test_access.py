@@ -33,7 +33,7 @@ from tests.support.http_app import (
     serving,
 )
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.http.access import access_control, api_keys, watched_file
 from tensorpost_server.http.access.access_control import TokenBucket

@@ -32,8 +32,8 @@ from tests.support.http_app import (
 from tests.support.replays import count_replays
 from uvicorn.server import ServerState
 
-from tensorpost.datatypes import data_type
-from tensorpost.frame import encode_head
+from tensorpost.bodies.frame import encode_head
+from tensorpost.values.datatypes import data_type
 from tensorpost_server.http.bounded_cache import MOST_KEY_BYTES, BoundedCache
 from tensorpost_server.http.calls.prepared_call import received_tensors
 from tensorpost_server.http.connection import shared_state

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL
 from tensorpost.descriptors import BufferTensorDesc, SplitOperatorDesc, TileOperatorDesc
-from tensorpost.graph import Graph
-from tensorpost.images import WORKING_BYTES_PER_PIXEL
-from tensorpost.operation import Operation
+from tensorpost.values.graph import Graph
+from tensorpost.values.operation import Operation
 from tensorpost_server.http.calls.call import AnnouncedTensor, Answer, Call, RunOptions
 from tensorpost_server.http.calls.prepared_call import prepare
 from tensorpost_server.http.media_types import MediaType, RequestFormat

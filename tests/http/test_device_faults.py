@@ -29,7 +29,7 @@ from tests.support.http_app import (
 )
 
 from tensorpost import Client
-from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory
+from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory
 from tensorpost_server.engine import Worker
 from tensorpost_server.http import service as module
 from tensorpost_server.main import create_app

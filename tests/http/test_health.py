@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from tests.support.http_app import NPY, app_settings, assert_problem, eventually, http_app, npy_bytes
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.main import create_app
 
 TILE = "/v1/operators/tile?repeats=2"
@@ -106,7 +106,7 @@ assert set(threading.enumerate()) == before, "a thread was started"
 assert app.state.service.pool is None
 loaded = [m for m in sys.modules if m.startswith("tensorpost_server.backends.")]
 assert sorted(m.rpartition(".")[2] for m in loaded) == ["base", "timeline"], loaded
-assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._transport"} & sys.modules.keys()
+assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost.transport.one_server"} & sys.modules.keys()
 """
 
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

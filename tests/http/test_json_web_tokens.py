@@ -27,7 +27,7 @@ from tests.support.http_app import (
     serving,
 )
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.http.access import access_control, watched_file
 from tensorpost_server.http.access.json_web_tokens import read_issuer_keys

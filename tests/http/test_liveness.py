@@ -7,7 +7,7 @@ import threading
 import pytest
 from tests.support.http_app import NPY, Controlled, eventually, http_app, npy_bytes, request_bytes, serving, use_backend
 
-from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 from tensorpost_server.backends import BACKENDS, DeviceOptions
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine import Pool, worker

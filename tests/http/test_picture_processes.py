@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 from tests.support.http_app import AppClient, assert_problem, http_app
 
-from tensorpost.images import EncodedImage, open_image
-from tensorpost.problems import LibraryFailed
+from tensorpost.bodies.images import EncodedImage, open_image
+from tensorpost.values.problems import LibraryFailed
 from tensorpost_server.child_processes.pictures import PICTURES, decode_picture
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")

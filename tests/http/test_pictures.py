@@ -186,7 +186,7 @@ def bombs() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("media_type", bombs())
 def test_a_bomb_is_refused_by_its_head(app: AppClient, media_type: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tensorpost.images.EncodedImage.decode", lambda _: pytest.fail("it was decoded"))
+    monkeypatch.setattr("tensorpost.bodies.images.EncodedImage.decode", lambda _: pytest.fail("it was decoded"))
 
     problem = assert_problem(app.post(COPY, bombs()[media_type], {"content-type": media_type}), 413, "limit-exceeded")
 

@@ -27,7 +27,7 @@ from tests.support.http_app import (
 )
 
 from tensorpost import problems
-from tensorpost.problems import ConnectionProblem, TensorpostError
+from tensorpost.values.problems import ConnectionProblem, TensorpostError
 from tensorpost_server.http.error_responses import STATUS, status_of
 
 TILE = "/v1/operators/tile"

@@ -20,7 +20,7 @@ from tests.commands.test_commands import serving
 from tests.support.http_app import PATIENCE, app_settings, eventually
 
 from tensorpost import Client
-from tensorpost.problems import ConnectionProblem, InvalidParameter
+from tensorpost.values.problems import ConnectionProblem, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.http.connection.tls import TlsFiles, uvicorn_options
 

@@ -32,7 +32,7 @@ from tests.support.live_server import live_server
 from tests.support.spans import SpanMemory, attributes, begin_and_end, ids_of
 
 from tensorpost import Client
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.http.observability.request_record import RecordBatch, RequestRecord
 from tensorpost_server.http.observability.traces import Traces
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpost.onnx import ResizeAxis, _lines
+from tensorpost.onnx import ResizeAxis
+from tensorpost.onnx import exact_lines as _lines
 from tensorpost.onnx import resize as module
 from tensorpost.onnx.resize import NearestMode
 

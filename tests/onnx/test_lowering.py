@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import FeatureLevel, OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor, Verdict, lower
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.operators import form_of
 
 LEVELS = [str(level) for level in FeatureLevel]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorpost.onnx import OnnxNode, OnnxTensor, Resizing
-from tensorpost.problems import InvalidDescriptor, UnknownOperator, json_path
+from tensorpost.values.problems import InvalidDescriptor, UnknownOperator, json_path
 
 X = OnnxTensor("float", (2, 4))
 SCALAR = OnnxTensor("float", ())

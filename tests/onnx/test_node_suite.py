@@ -23,7 +23,7 @@ from tests.support.onnx_nodes import compute, data_arrays
 from tensorpost.descriptors import OperatorDesc
 from tensorpost.onnx import OnnxNode, Verdict, lower
 from tensorpost.onnx.schemas import is_own
-from tensorpost.problems import InvalidDescriptor, TensorpostError
+from tensorpost.values.problems import InvalidDescriptor, TensorpostError
 from tensorpost_server.backends.base import Backend
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan

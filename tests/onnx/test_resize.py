@@ -16,8 +16,8 @@ from tests.support import onnx_oracle
 from tests.support.onnx_oracle import Request
 from tests.support.vectors import Case, all_hold, cases_of, elements
 
-from tensorpost.datatypes import DATA_TYPES
 from tensorpost.onnx import OnnxNode, OnnxTensor, ResizeAxis, Resizing
+from tensorpost.values.datatypes import DATA_TYPES
 from tensorpost_server.operators import form_of
 
 COORDINATES = (

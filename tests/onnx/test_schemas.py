@@ -11,7 +11,7 @@ from tests.support import onnx_schemas
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema, find_schema
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
-from tensorpost.problems import UnknownOperator, Violation
+from tensorpost.values.problems import UnknownOperator, Violation
 
 NO_ONNX = "the package onnx is not installed; it has no wheel for every Python"
 

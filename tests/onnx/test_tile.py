@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.support import onnx_oracle
 from tests.support.vectors import Case, all_hold, cases_of, elements
 
-from tensorpost.datatypes import DATA_TYPES
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost.problems import InvalidDescriptor, json_path
+from tensorpost.values.datatypes import DATA_TYPES
+from tensorpost.values.problems import InvalidDescriptor, json_path
 from tensorpost_server.operators import form_of
 
 NUMERIC = [row.numpy_name for row in DATA_TYPES if row.numpy_name != "str"]

@@ -15,7 +15,7 @@ from tests.support.onnx_nodes import compute, runtime
 
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, OnnxSchema
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
 

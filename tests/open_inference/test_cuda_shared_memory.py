@@ -16,7 +16,7 @@ from tests.support.cuda_sharing import Asker, infer_request, region_input, regio
 from tests.support.fake_cupy import CUDARuntimeError, FakeCupy
 from tests.support.http_app import Serving, app_settings, eventually, request_bytes, serving
 
-from tensorpost.problems import NoBackend
+from tensorpost.values.problems import NoBackend
 from tensorpost_server.backends.cuda import ipc
 from tensorpost_server.http.open_inference import cuda_region
 from tensorpost_server.http.open_inference.shared_memory import SharedMemory

@@ -12,7 +12,7 @@ from tests.support.http_app import JSON, NPY, http_app, npy_array, npy_bytes
 from tests.support.vectors import vectors_files
 
 from tensorpost.descriptors import OPERATORS, OperatorDesc, parse_operator
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.settings import Preset
 

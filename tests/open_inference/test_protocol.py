@@ -29,7 +29,7 @@ from tests.support.http_app import (
 )
 from tests.support.replays import count_replays
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app

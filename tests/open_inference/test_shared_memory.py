@@ -20,7 +20,7 @@ from tests.support.http_app import Answer, Serving, Wire, app_settings, eventual
 
 from tensorpost import AsyncClient, Client
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidParameter, Unavailable, UnknownOperator
+from tensorpost.values.problems import InvalidParameter, Unavailable, UnknownOperator
 from tensorpost_server.http.access.api_keys import ApiKey, digest, write_keys
 from tensorpost_server.http.open_inference import shared_memory
 from tensorpost_server.http.open_inference.infer_request import RegionPart

@@ -14,7 +14,7 @@ from tests.support.http_app import JSON, Serving, assert_problem, request_bytes,
 from tensorpost import Client
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.onnx.strings import StringTable, numbers_node
-from tensorpost.problems import InvalidDescriptor, InvalidParameter
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 X = np.array([["", "å", "naïve"], ["b\0c", "å", "x" * 300]], object)
 Y = np.array([["å", "b", ""], ["", "å", "q"]], object)

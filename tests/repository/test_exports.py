@@ -10,7 +10,7 @@ from tests.support.batches import each
 
 import tensorpost
 from tensorpost import problems
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(path for package in ("client", "app") for path in (ROOT / package).rglob("*.py"))
@@ -158,7 +158,7 @@ def test_every_error_has_a_code_of_its_own_that_stays() -> None:
 
 def test_every_error_is_exported_where_it_is_defined() -> None:
     for cls in family():
-        assert cls.__module__ == "tensorpost.problems"
+        assert cls.__module__ == "tensorpost.values.problems"
         assert cls.__name__ in problems.__all__
 
 

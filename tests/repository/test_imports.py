@@ -125,9 +125,9 @@ def test_imports_point_one_way() -> None:
 PLANTS = {
     "app/tensorpost_server/operators/tile.py": "import tensorpost_server.planning.plan",
     "app/tensorpost_server/backends/numpy_.py": "import tensorpost_server.operators.registry",
-    "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
+    "client/tensorpost/values/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
-    "client/tensorpost/_files.py": "import httpx",
+    "client/tensorpost/command_line/files.py": "import httpx",
     "app/tensorpost_server/operators/onnx_runtime.py": "import onnxruntime",
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tensorpost._cli import app
+from tensorpost.command_line.cli import app
 
 __all__ = ["Done", "invoke"]
 

@@ -11,9 +11,9 @@ from tests.conformance.suite import HERE, expected_failures
 from tests.support.vectors import Case, cases_of, vectors_files
 
 from tensorpost.descriptors import OPERATORS
-from tensorpost.layout import Layout
 from tensorpost.onnx.package import since_version
 from tensorpost.onnx.schemas import NEWEST_OPSET, is_own
+from tensorpost.values.layout import Layout
 from tensorpost_server.backends.cuda import launch_plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.numba_ import NumbaBackend, library

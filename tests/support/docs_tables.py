@@ -24,9 +24,9 @@ from tests.support.http_app import app_settings
 from tests.support.openapi_examples import examples_text
 from tests.support.structure import picture, structure_table
 
-from tensorpost import _cli
+from tensorpost.command_line import cli as _cli
 from tensorpost.onnx import ONNX_OPERATORS
-from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
+from tensorpost.values.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.documents.conformance import CONFORMANCE
 from tensorpost_server.http.documents.openapi import EXAMPLES
 from tensorpost_server.http.error_responses import status_of

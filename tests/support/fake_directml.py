@@ -23,7 +23,7 @@ from typing import Any
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import operator_class
 from tensorpost.descriptors.catalogue import OperatorFacts, facts_of, operator_names
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 from tensorpost_server.backends.directml.directml_dll import Libraries
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan

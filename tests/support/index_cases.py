@@ -17,7 +17,7 @@ from tests.support.vectors import Case, cases_of
 
 from tensorpost.descriptors import OperatorDesc, parse_operator
 from tensorpost.onnx import OnnxNode
-from tensorpost.operation import Operation, Slot
+from tensorpost.values.operation import Operation, Slot
 
 __all__ = ["ADDRESSING", "INDEXED", "any_numbers", "drawn_case", "hostile", "hostile_vectors", "indices"]
 

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tensorpost._onnx_package import schema_row
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost.onnx.shapes import RULES
+from tensorpost.values.onnx_package import schema_row
 
 __all__ = ["PATH", "text"]
 

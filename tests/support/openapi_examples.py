@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from tests.support.vectors import Case, elements, vectors_files
 
+from tensorpost.bodies.json_tensor import tensor_to_json
 from tensorpost.descriptors import OPERATORS, OperatorDesc, operator_class
-from tensorpost.json_tensor import tensor_to_json
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 __all__ = ["examples_text"]
 

@@ -41,8 +41,8 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import NEWEST, parse_operator
 from tensorpost.onnx import OnnxNode
-from tensorpost.operation import Operation, Slot
-from tensorpost.problems import InvalidDescriptor, json_path
+from tensorpost.values.operation import Operation, Slot
+from tensorpost.values.problems import InvalidDescriptor, json_path
 
 __all__ = [
     "VECTORS",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.layout import Layout
+from tensorpost.values.layout import Layout
 
 from ..forms.base import extents
 from ..planning import OutputSlice, Plan

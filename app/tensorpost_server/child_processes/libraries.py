@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tensorpost._onnx_package import InferredModel, SchemaVersion
 from tensorpost.onnx.package import PackageCalls, call_package_by
+from tensorpost.values.onnx_package import InferredModel, SchemaVersion
 
 from .pictures import PICTURES
 from .process import FunctionRefused

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
+from tensorpost.values.datatypes import data_type
 
 from .segment import SharedSegment, aligned
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost._onnx_package import infer_model, schema_version
+from tensorpost.values.onnx_package import infer_model, schema_version
 
 from .refusal import FunctionRefusal
 
@@ -25,13 +25,13 @@ _OUT_OF_MEMORY = ("bad alloc", "bad_alloc", "failed to allocate", "out of memory
 
 
 def version_of_schema(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """See `tensorpost._onnx_package.schema_version`; the answer is `version`."""
+    """See `tensorpost.values.onnx_package.schema_version`; the answer is `version`."""
     del arrays
     return {"version": schema_version(head["op_type"], head["opset"])}, []
 
 
 def infer_node(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """See `tensorpost._onnx_package.infer_model`; the answer is `problem`, `outputs`, and the model's bytes."""
+    """See `tensorpost.values.onnx_package.infer_model`; the answer is `problem`, `outputs`, and the model's bytes."""
     del arrays
     found = infer_model(head["node"])
     return {"problem": found.problem, "outputs": found.outputs}, [np.frombuffer(found.model, np.uint8)]

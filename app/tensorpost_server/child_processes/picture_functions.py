@@ -14,8 +14,8 @@ __all__ = ["decode_picture", "encode_picture", "open_picture"]
 
 def open_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Read a file's head, see `tensorpost.images.open_image`; the answer is `picture`, or else `problem`."""
-    from tensorpost.images import open_image  # in processes of Pillow only
-    from tensorpost.problems import TensorpostError
+    from tensorpost.bodies.images import open_image  # in processes of Pillow only
+    from tensorpost.values.problems import TensorpostError
 
     _use_one_thread()
     try:
@@ -28,8 +28,8 @@ def open_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[s
 
 def decode_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Decode a file whose head was read; `picture` is what `open_picture` said. The answer may be `problem`."""
-    from tensorpost.images import EncodedImage
-    from tensorpost.problems import TensorpostError
+    from tensorpost.bodies.images import EncodedImage
+    from tensorpost.values.problems import TensorpostError
 
     _use_one_thread()
     try:
@@ -44,8 +44,8 @@ def encode_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict
     Raises:
         FunctionRefusal: Pillow does not write it, of the kind `inputs`.
     """
-    from tensorpost.images import encode_image
-    from tensorpost.library_message import library_message
+    from tensorpost.bodies.images import encode_image
+    from tensorpost.values.library_message import library_message
 
     _use_one_thread()
     try:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.images import WORKING_BYTES_PER_PIXEL, EncodedImage
-from tensorpost.problems import InvalidFrame, NotAcceptable, from_problem
+from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, EncodedImage
+from tensorpost.values.problems import InvalidFrame, NotAcceptable, from_problem
 
 from .process import FunctionRefused
 from .process_pool import ProcessPool
@@ -16,7 +16,7 @@ from .process_pool import ProcessPool
 __all__ = ["PICTURES", "decode_picture", "encode_picture", "open_picture"]
 
 PICTURES = ProcessPool(
-    "Pillow", ("PIL.Image", "tensorpost.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS"
+    "Pillow", ("PIL.Image", "tensorpost.bodies.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS"
 )
 
 _HEAD_BYTES_PER_PIXEL = 16

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from tensorpost.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
+from tensorpost.values.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
 
 from .process import (
     CHECK_SECONDS,

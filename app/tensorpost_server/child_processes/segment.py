@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
+from tensorpost.values.datatypes import data_type
 
 __all__ = ["SharedSegment", "aligned"]
 

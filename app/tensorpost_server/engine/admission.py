@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tensorpost.problems import LimitExceeded, TooBusy
+from tensorpost.values.problems import LimitExceeded, TooBusy
 
 from .buffer_pool import BufferPool
 

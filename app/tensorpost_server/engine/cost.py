@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from tensorpost.problems import LimitExceeded
+from tensorpost.values.problems import LimitExceeded
 
 from ..forms.base import checked_each_turn, seconds_away
 from ..planning import Plan

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.library_message import without_paths
-from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, nearest
+from tensorpost.values.library_message import without_paths
+from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from ..backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
 from ..planning import Plan, make_plan

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ..backends import Backend, DeviceMemory, Run, SharingBackend
 from ..backends.timeline import Timeline

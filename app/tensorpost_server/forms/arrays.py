@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.layout import Layout
+from tensorpost.values.layout import Layout
 
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
 from .float16 import widen

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
-from tensorpost.layout import Layout
+from tensorpost.values.layout import Layout
 
 from .index_ranges import IndexRange
 

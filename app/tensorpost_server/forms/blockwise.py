@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.four_bits import pack, unpack
+from tensorpost.values.four_bits import pack, unpack
 
 from .arrays import Array, BoxFunction
 from .base import Box, blocks, extents, go_on, whole_box

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.problems import InvalidDescriptor, Violation, counted
+from tensorpost.values.problems import InvalidDescriptor, Violation, counted
 
 __all__ = ["IndexRange"]
 

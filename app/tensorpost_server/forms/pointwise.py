@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.layout import Layout
+from tensorpost.values.layout import Layout
 
 from .base import Box, BoxForm, Reads, extents, go_on
 from .expression import FUNCTIONS, Expression, FunctionCall, evaluate

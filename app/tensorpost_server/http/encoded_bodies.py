@@ -13,12 +13,12 @@ from io import BytesIO
 
 import numpy as np
 
-from tensorpost.datatypes import DataType, data_type
+from tensorpost.bodies.frame import NpyHead, NpyHeadReader
+from tensorpost.bodies.images import EncodedImage
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.frame import NpyHead, NpyHeadReader
-from tensorpost.images import EncodedImage
-from tensorpost.library_message import reading
-from tensorpost.problems import InvalidFrame, LimitExceeded
+from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.library_message import reading
+from tensorpost.values.problems import InvalidFrame, LimitExceeded
 
 from ..child_processes.pictures import decode_picture, open_picture
 from ..settings import Settings

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
+from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, Ticket, Worker

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
+from tensorpost.values.problems import InvalidParameter, LengthRequired, LimitExceeded
 
 __all__ = [
     "FRAMING",

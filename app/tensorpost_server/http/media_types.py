@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tensorpost import frame
-from tensorpost.images import image_formats
-from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
+from tensorpost.bodies.images import image_formats
+from tensorpost.values.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
 from .bounded_cache import MOST_KEY_BYTES
 from .raw_tensor import RawTensor

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable, UnknownOperator
+from tensorpost.values.problems import NotReady, ServerFault, TensorpostError, Unavailable, UnknownOperator
 
 from .access.access_control import CALLER
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy

@@ -10,12 +10,12 @@ from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
-from tensorpost.operation import Operation, Slot
-from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
-from tensorpost.strict_json import read_json
+from tensorpost.values.operation import Operation, Slot
+from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
 
 from ..planning import Plan, make_plan
 from .caller_address import caller_of

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tensorpost.datatypes import DataType, data_type
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.problems import InvalidParameter
 
 __all__ = ["DTYPE_FIELD", "SHAPE_FIELD", "RawTensor", "raw_tensor_fields"]
 

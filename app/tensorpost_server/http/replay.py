@@ -11,7 +11,7 @@ import time
 
 from starlette.types import Scope
 
-from tensorpost.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError
 
 from ..engine import Stages
 from .caller_address import FORWARDED_FOR

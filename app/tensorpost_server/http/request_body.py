@@ -8,8 +8,8 @@ from typing import Protocol
 
 from starlette.types import Receive
 
-from tensorpost.frame import BodyWriter
-from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
+from tensorpost.bodies.frame import BodyWriter
+from tensorpost.values.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..settings import Settings
 from .connection.receive_into import ReceiveInto

@@ -14,8 +14,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from tensorpost.library_message import without_paths
-from tensorpost.problems import NotReady
+from tensorpost.values.library_message import without_paths
+from tensorpost.values.problems import NotReady
 
 from ..child_processes.libraries import LIBRARIES
 from ..engine import Admission, Pool

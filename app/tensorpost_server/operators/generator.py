@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorpost import descriptors as dml
-from tensorpost.layout import packed_strides
+from tensorpost.values.layout import packed_strides
 
 from ..forms import Box, BoxFunction, Copies
 from .movement import cast_value

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
 from tensorpost.onnx import OnnxNode
+from tensorpost.values.datatypes import data_type
 
 from ..forms import Pointwise
 from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where

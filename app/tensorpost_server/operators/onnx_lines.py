@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import ReduceFunction
-from tensorpost.layout import packed_strides
 from tensorpost.onnx import OnnxNode
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import packed_strides
 
 from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, cut_by_lines, whole_box
 from ..forms.expression import call, maximum, minimum, operand

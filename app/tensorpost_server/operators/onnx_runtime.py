@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
-from tensorpost.extras import install_command
 from tensorpost.onnx import OnnxNode, OnnxSchema
 from tensorpost.onnx.schemas import find_schema
-from tensorpost.problems import InvalidDescriptor, NoBackend, Violation
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation
 
 from ..child_processes.libraries import ONNX_RUNTIME
 from ..child_processes.process import FunctionRefused

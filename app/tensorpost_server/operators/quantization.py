@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from tensorpost import descriptors as dml
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
+from tensorpost.values.datatypes import TensorDataType
 
 from ..forms import Array, BoxFunction, Pointwise
 from ..forms.base import whole_box

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensorpost.operation import Operation
+from tensorpost.values.operation import Operation
 
 from ..forms import Form
 

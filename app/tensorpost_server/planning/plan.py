@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
 
-from tensorpost.graph import Graph, Node, Ref
-from tensorpost.layout import Layout, last_index
-from tensorpost.operation import Operation, Slot
+from tensorpost.values.graph import Graph, Node, Ref
+from tensorpost.values.layout import Layout, last_index
+from tensorpost.values.operation import Operation, Slot
 
 from ..forms import Form, whole_box
 from ..operators import form_of

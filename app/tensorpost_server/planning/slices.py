@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tensorpost.layout import Layout, last_index
+from tensorpost.values.layout import Layout, last_index
 
 from ..forms.base import Box, whole_box
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ..calls.resampling import DML_TYPES, build_descriptor, simplest_ratio
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode
-from ..problems import InvalidParameter
-from ..resampling import DML_TYPES, build_descriptor, simplest_ratio
-from ._arguments import Described, read_constant, read_numbers, read_sizes, read_tensor
-from ._resize import (
+from ..values.problems import InvalidParameter
+from .arguments import Described, read_constant, read_numbers, read_sizes, read_tensor
+from .sent_resize import (
     ONNX_CUBIC,
     Coordinates,
     NearestRounding,

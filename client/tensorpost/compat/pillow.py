@@ -7,9 +7,9 @@ from fractions import Fraction
 
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode
-from ..problems import InvalidParameter
-from ._arguments import Described, read_constant, read_sizes, read_tensor
-from ._resize import FILTERED, PILLOW_CUBIC, axis_of, nearest_resize, resize_node, untouched
+from ..values.problems import InvalidParameter
+from .arguments import Described, read_constant, read_sizes, read_tensor
+from .sent_resize import FILTERED, PILLOW_CUBIC, axis_of, nearest_resize, resize_node, untouched
 
 __all__ = ["pillow_resize"]
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode, ResizeAxis
-from ..problems import InvalidParameter
-from ._arguments import Described, no_such, read_numbers, read_tensor
-from ._resize import Coordinates, axis_of, nearest_resize, resize_node
+from ..values.problems import InvalidParameter
+from .arguments import Described, no_such, read_numbers, read_tensor
+from .sent_resize import Coordinates, axis_of, nearest_resize, resize_node
 
 __all__ = ["scipy_zoom"]
 

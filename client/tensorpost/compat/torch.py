@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from ..calls.resampling import DML_TYPES, build_descriptor, simplest_ratio
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode, OnnxTensor, ResizeAxis
-from ..problems import InvalidParameter
-from ..resampling import DML_TYPES, build_descriptor, simplest_ratio
-from ._arguments import Described, no_such, read_numbers, read_sizes, read_tensor
-from ._resize import (
+from ..values.problems import InvalidParameter
+from .arguments import Described, no_such, read_numbers, read_sizes, read_tensor
+from .sent_resize import (
     FILTERED,
     MOST_DML_DIMENSIONS,
     ONNX_CUBIC,

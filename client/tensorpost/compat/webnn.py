@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ..calls.resampling import DML_TYPES, build_descriptor, simplest_ratio
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode
-from ..problems import InvalidParameter
-from ..resampling import DML_TYPES, build_descriptor, simplest_ratio
-from ._arguments import Described, no_such, read_numbers, read_sizes, read_tensor
-from ._resize import axis_of, nearest_resize, packed, untouched
+from ..values.problems import InvalidParameter
+from .arguments import Described, no_such, read_numbers, read_sizes, read_tensor
+from .sent_resize import axis_of, nearest_resize, packed, untouched
 
 __all__ = ["webnn_resample2d"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
+from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
     attention,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ..problems import InvalidDescriptor, Violation
+from ..values.problems import InvalidDescriptor, Violation
 from .base import json_object
 from .elementwise_base import ElementWise, ElementWiseGradient, UnaryWithoutScale
 from .feature_levels import FeatureLevel

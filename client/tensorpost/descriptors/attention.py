@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ..layout import packed_strides
-from ..problems import Violation
+from ..values.layout import packed_strides
+from ..values.problems import Violation
 from .fields import CEnum, Float, UInt
 from .operator_desc import Given, Inferred, NotGiven, OperatorDesc, packed
 from .size_patterns import shown_pattern, sizes_by_pattern

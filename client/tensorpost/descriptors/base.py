@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..problems import InvalidDescriptor, Violation, json_path, nearest
+from ..values.problems import InvalidDescriptor, Violation, json_path, nearest
 from .catalogue import pascal_case, snake_case
 from .fields import CONVERTED, NATIVE
 

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-from ..datatypes import TensorDataType
+from ..values.datatypes import TensorDataType
 from .feature_levels import FeatureLevel
 
 __all__ = [

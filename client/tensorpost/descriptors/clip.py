@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .elementwise_base import ElementWiseGradient, Unary
 from .fields import Float, ScalarUnion
 from .movement import DataTypeOf, scalar_fits

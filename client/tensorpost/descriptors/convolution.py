@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, UInt, UIntArray, count_of

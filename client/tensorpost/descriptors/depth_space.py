@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .fields import CEnum, UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterator
 from typing import Annotated
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import Binary, ElementWise, ScaleBias, Unary, UnaryWithoutScale
 from .feature_levels import FeatureLevel

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .base import Descriptor
 from .fields import Float
 from .operator_desc import Given, Inferred, OperatorDesc, packed

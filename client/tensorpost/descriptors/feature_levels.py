@@ -7,8 +7,8 @@ import operator
 import re
 from typing import Any, cast
 
-from ..datatypes import BOOLEANS
-from ..problems import InvalidParameter, presentable
+from ..values.datatypes import BOOLEANS
+from ..values.problems import InvalidParameter, presentable
 
 __all__ = ["NEWEST", "FeatureLevel"]
 

@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from ..datatypes import BOOLEANS
-from ..problems import nearest, presentable
+from ..values.datatypes import BOOLEANS
+from ..values.problems import nearest, presentable
 
 __all__ = [
     "MAX_DIMENSIONS",

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .catalogue import pascal_case
 from .fields import UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed

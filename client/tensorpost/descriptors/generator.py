@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterator
 from typing import Annotated
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .fields import CEnum, Float, Int, ScalarUnion
 from .movement import DataTypeOf, scalar_fits, scalar_type_is
 from .operator_desc import Given, Inferred, OperatorDesc, packed

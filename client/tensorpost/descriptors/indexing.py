@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .fields import UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import BufferTensorDesc

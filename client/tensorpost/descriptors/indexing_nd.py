@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .catalogue import pascal_case
 from .fields import UInt
 from .indexing import without_leading_ones

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated
 
-from ..datatypes import TensorDataType
+from ..values.datatypes import TensorDataType
 from .elementwise_base import Binary, UnaryWithoutScale
 from .fields import CEnum
 

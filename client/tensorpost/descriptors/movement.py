@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Annotated
 
-from ..datatypes import TensorDataType
-from ..problems import Violation, counted
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation, counted
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
 from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of

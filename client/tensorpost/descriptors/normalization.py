@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import UnaryWithoutScale
 from .feature_levels import FeatureLevel

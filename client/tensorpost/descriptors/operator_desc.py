@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from pydantic_core import PydanticCustomError
 
-from ..datatypes import TensorDataType
-from ..operation import Slot
-from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
+from ..values.datatypes import TensorDataType
+from ..values.operation import Slot
+from ..values.problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
 from .base import Descriptor
 from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
@@ -172,7 +172,7 @@ class OperatorDesc(Descriptor):
         return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
 
     def _repr_html_(self) -> str:
-        from .. import _html  # for notebooks only
+        from ..values import notebooks as _html  # for notebooks only
 
         return _html.operation_html(self)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .fields import Bool, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .quantized import Quantized

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, Float

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .elementwise_base import ElementWise
 from .feature_levels import FeatureLevel
 from .fields import CEnum, UInt, count_of

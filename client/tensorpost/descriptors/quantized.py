@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .catalogue import pascal_case
 from .operator_desc import OperatorDesc
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .activation import Activation, FusedActivation, newer_activations
 from .feature_levels import FeatureLevel
 from .fields import Bool, CEnum, Float, UInt, count_of

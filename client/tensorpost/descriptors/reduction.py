@@ -9,8 +9,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .resample import AxisDirection, AxisDirectionField

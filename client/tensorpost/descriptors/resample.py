@@ -27,8 +27,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from tensorpost.problems import Violation
-
+from ..values.problems import Violation
 from .base import Descriptor
 from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed

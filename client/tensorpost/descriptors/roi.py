@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .fields import UINT_MAX, Bool, CEnum, Float, UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .reduction import ReduceFunction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .catalogue import pascal_case
 from .fields import UInt, UIntArray
 from .operator_desc import Given, OperatorDesc

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .elementwise_base import UnaryWithoutScale
 from .fields import UInt, UIntArray, count_of
 

@@ -17,9 +17,9 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
-from ..datatypes import TensorDataType, data_type
-from ..layout import Layout, is_one_to_one, last_index, packed_strides
-from ..problems import InvalidDescriptor, Violation, entry_count
+from ..values.datatypes import TensorDataType, data_type
+from ..values.layout import Layout, is_one_to_one, last_index, packed_strides
+from ..values.problems import InvalidDescriptor, Violation, entry_count
 from .base import Descriptor, json_object
 from .fields import CEnum, UInt, UIntArray, WholeNumber, length_of
 
@@ -165,7 +165,7 @@ class BufferTensorDesc(Descriptor):
         return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
     def _repr_html_(self) -> str:
-        from .. import _html  # for notebooks only
+        from ..values import notebooks as _html  # for notebooks only
 
         return _html.layout_html(self.layout)
 

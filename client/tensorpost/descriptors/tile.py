@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..problems import Violation
+from ..values.problems import Violation
 from .fields import FactorArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..datatypes import TensorDataType
-from ..problems import Violation, counted
+from ..values.datatypes import TensorDataType
+from ..values.problems import Violation, counted
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt

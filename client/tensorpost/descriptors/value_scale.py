@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..problems import Violation, entry_count
+from ..values.problems import Violation, entry_count
 from .fields import Float, FloatArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, cast
 
-from ._report import Path, Report
+from .report import Path, Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor
 

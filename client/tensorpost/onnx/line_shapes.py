@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ..problems import counted
+from ..values.problems import counted
 from .given_node import GivenNode, InferredOutputs, Meaning, Shape
 from .movement_shapes import type_of_code
 

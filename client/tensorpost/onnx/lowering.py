@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datatypes import TensorDataType
 from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, TileOperatorDesc
 from ..descriptors.feature_levels import NEWEST
 from ..descriptors.resample import (
@@ -27,7 +26,8 @@ from ..descriptors.resample import (
     Resample2OperatorDesc,
     ResampleOperatorDesc,
 )
-from ..problems import InvalidDescriptor
+from ..values.datatypes import TensorDataType
+from ..values.problems import InvalidDescriptor
 from .node import OnnxNode
 from .operator_lowering import lower_operator
 from .resize import NearestMode, ResizeAxis, Resizing

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from ..datatypes import DATA_TYPES
-from ..problems import entry_count
+from ..values.datatypes import DATA_TYPES
+from ..values.problems import entry_count
 from .given_node import GivenNode, InferredOutputs, Shape
 
 __all__ = ["MOVEMENT", "refuse_type", "type_of_code"]

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from ..datatypes import data_type
-from ..operation import Slot
-from ..problems import InvalidDescriptor
-from ._reading import (
+from ..values.datatypes import data_type
+from ..values.operation import Slot
+from ..values.problems import InvalidDescriptor
+from .given_node import GivenNode, Meaning
+from .node_reading import (
     INTEGER,
     TYPE_ATTRIBUTES,
     kind_of,
@@ -34,8 +35,7 @@ from ._reading import (
     read_values,
     shortest,
 )
-from ._report import Report, did_you_mean
-from .given_node import GivenNode, Meaning
+from .report import Report, did_you_mean
 from .resize import Resizing
 from .schemas import AttributeValue, InputValues, OnnxSchema, is_own, schema_of
 from .shapes import infer
@@ -375,7 +375,7 @@ class OnnxNode:
         return document | ({"outputs": len(self.results)} if len(self.results) > 1 else {})
 
     def _repr_html_(self) -> str:
-        from .. import _html  # for notebooks only
+        from ..values import notebooks as _html  # for notebooks only
 
         return _html.operation_html(self)
 

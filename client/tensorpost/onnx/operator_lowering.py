@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..datatypes import TensorDataType
 from ..descriptors import BufferTensorDesc, OperatorDesc, operator_class
 from ..descriptors.feature_levels import FeatureLevel
+from ..values.datatypes import TensorDataType
 from .node import OnnxNode
 from .tensor import OnnxTensor
 

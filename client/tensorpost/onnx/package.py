@@ -1,7 +1,7 @@
 """What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
 
 The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
-both, and is needed on the side of the caller too, who must know the outputs. `_onnx_package.py` calls the package, in
+both, and is needed on the side of the caller too, who must know the outputs. `values/onnx_package.py` calls the package, in
 this process; a server has it called in a child process instead (`call_package_by`).
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .._onnx_package import (
+from ..values.datatypes import DATA_TYPES, data_type
+from ..values.extras import install_command
+from ..values.onnx_package import (
     InferredModel,
     SchemaVersion,
     infer_model,
@@ -19,8 +21,6 @@ from .._onnx_package import (
     schema_version,
     tensor_of_proto,
 )
-from ..datatypes import DATA_TYPES, data_type
-from ..extras import install_command
 from .given_node import GivenNode, InferredOutputs
 
 __all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
@@ -28,7 +28,7 @@ __all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", 
 
 @dataclass(frozen=True, slots=True)
 class PackageCalls:
-    """The functions that call the package: those of `_onnx_package.py`, or others of the same meaning.
+    """The functions that call the package: those of `values/onnx_package.py`, or others of the same meaning.
 
     Attributes:
         schema_version: see `_onnx_package.schema_version`.

@@ -24,9 +24,9 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problems import counted, entry_count
-from ._lines import floors
-from ._report import Report
+from ..values.problems import counted, entry_count
+from .exact_lines import floors
+from .report import Report
 from .schemas import AttributeValue, InputValues, OnnxSchema
 from .tensor import OnnxTensor, too_large
 

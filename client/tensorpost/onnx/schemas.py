@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ..datatypes import DATA_TYPES, data_type
-from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
+from ..values.datatypes import DATA_TYPES, data_type
+from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 
 __all__ = [
     "LISTED",

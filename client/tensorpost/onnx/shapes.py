@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..datatypes import DATA_TYPES, data_type
+from ..values.datatypes import DATA_TYPES, data_type
 from .given_node import Broken, GivenNode, InferredOutputs, Meaning, Shape
 from .line_shapes import LINES
 from .movement_shapes import MOVEMENT, refuse_type

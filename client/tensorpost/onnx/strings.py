@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operation import Operation
-from ..problems import InvalidDescriptor, InvalidParameter, Violation
+from ..values.operation import Operation
+from ..values.problems import InvalidDescriptor, InvalidParameter, Violation
 from .node import OnnxNode
 
 __all__ = ["StringCall", "StringTable", "has_string_outputs", "has_strings", "numbers_node"]

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..datatypes import BOOLEANS, DATA_TYPES, DataType, data_type
-from ..layout import Layout
-from ..problems import InvalidDescriptor, Violation, nearest
+from ..values.datatypes import BOOLEANS, DATA_TYPES, DataType, data_type
+from ..values.layout import Layout
+from ..values.problems import InvalidDescriptor, Violation, nearest
 
 __all__ = ["MAX_RANK", "OnnxTensor", "too_large"]
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..problems import counted, entry_count
-from ._report import Report
+from ..values.problems import counted, entry_count
+from .report import Report
 from .schemas import InputValues, OnnxSchema
 from .tensor import OnnxTensor, too_large
 

@@ -46,8 +46,8 @@ from tests.support.cuda_cases import (
 from tests.support.cuda_device import missing_device
 
 from tensorpost.descriptors import Resample2OperatorDesc
-from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.values.layout import Layout
 from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant

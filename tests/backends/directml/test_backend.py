@@ -19,7 +19,7 @@ from tests.support.vectors import cases_of
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, ReduceFunction, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory
+from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory
 from tensorpost_server.backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
 from tensorpost_server.backends.directml import DirectmlBackend, backend, directml_dll, operators, queue
 from tensorpost_server.engine import Pool

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import OperatorDesc, operator_class
 from tensorpost.descriptors.catalogue import facts_of, operator_names
+from tensorpost.values.datatypes import TensorDataType
 from tensorpost_server.backends.directml.c_structs import OperatorStruct, TypedDesc, scalar_bits, struct_class
 
 TENSOR = "<iiI4xQQQI4x"  # DML_BUFFER_TENSOR_DESC

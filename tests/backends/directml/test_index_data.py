@@ -11,7 +11,7 @@ from tests.support.index_cases import drawn_case
 from tests.support.vectors import Case, cases_of, elements
 
 from tensorpost.descriptors import parse_operator
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends.directml import DirectmlBackend
 from tensorpost_server.planning import make_plan
 

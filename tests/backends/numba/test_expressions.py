@@ -15,8 +15,8 @@ from tests.support.batches import each
 from tests.support.elementwise_oracles import packed_case
 
 from tensorpost.descriptors import ActivationGeluOperatorDesc, BufferTensorDesc
-from tensorpost.graph import Graph
-from tensorpost.operation import Slot
+from tensorpost.values.graph import Graph
+from tensorpost.values.operation import Slot
 from tensorpost_server.backends.numba_ import NumbaBackend, expression_plan
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms import Form, Pointwise

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorpost.descriptors import OperatorDesc, parse_operator
-from tensorpost.problems import InvalidParameter, NoBackend
+from tensorpost.values.problems import InvalidParameter, NoBackend
 from tensorpost_server import commands
 from tensorpost_server.backends.numba_ import NumbaBackend, library
 from tensorpost_server.backends.numba_.kernels import KERNELS

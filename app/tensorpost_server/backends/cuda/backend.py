@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.extras import install_command
-from tensorpost.layout import Layout
-from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+from tensorpost.values.extras import install_command
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines
 from ...forms.base import Box, extents

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from tensorpost.problems import InvalidRequest
+from tensorpost.values.problems import InvalidRequest
 
 from ..base import DeviceMemory
 

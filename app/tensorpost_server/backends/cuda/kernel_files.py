@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorpost.descriptors import parse_operator
-from tensorpost.extras import install_command
+from tensorpost.values.extras import install_command
 
 from ...forms import Pointwise
 from ...planning import make_plan

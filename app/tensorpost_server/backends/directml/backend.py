@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tensorpost.layout import Layout
-from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
 
 from ...planning import Plan
 from ..base import MOST_DIRECTML_SECONDS, CannotOpen, DeviceOptions, HostBackend, plain_memory

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TensorFlags
 from tensorpost.descriptors.catalogue import facts_of
+from tensorpost.values.datatypes import TensorDataType
 
 __all__ = ["BufferTensorStruct", "OperatorStruct", "Struct", "TypedDesc", "array_of", "scalar_bits", "struct_class"]
 

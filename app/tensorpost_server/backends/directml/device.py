@@ -9,8 +9,8 @@ from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors.feature_levels import FeatureLevel
+from tensorpost.values.datatypes import TensorDataType
 
 from ..base import MOST_DIRECTML_SECONDS
 from . import d3d12

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tensorpost.extras import install_command
+from tensorpost.values.extras import install_command
 
 from ..base import CannotOpen
 

@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import OperatorDesc
-from tensorpost.layout import Layout
-from tensorpost.problems import InvalidDescriptor, Violation, counted
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import InvalidDescriptor, Violation, counted
 
 __all__ = ["limited"]
 

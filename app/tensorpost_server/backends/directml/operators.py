@@ -12,8 +12,8 @@ from typing import Any
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ReduceFunction, RoiAlignGradOperatorDesc
 from tensorpost.onnx import OnnxNode, Verdict, lower
-from tensorpost.operation import Operation
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import InvalidDescriptor
 
 from .c_structs import OperatorStruct
 from .com import ComObject

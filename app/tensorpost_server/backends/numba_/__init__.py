@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.layout import Layout
+from tensorpost.values.layout import Layout
 
 from ...forms import Copies, Copy, Form, Lines, Pointwise
 from ...forms.axes import AxisMap

@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tensorpost.extras import install_command
+from tensorpost.values.extras import install_command
 
 from ...machine import cores
 from ..base import CannotOpen

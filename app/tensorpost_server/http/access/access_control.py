@@ -20,7 +20,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
+from tensorpost.values.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
 from ..bounded_cache import BoundedCache

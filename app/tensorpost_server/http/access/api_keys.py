@@ -23,8 +23,8 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from tensorpost.problems import InvalidJson, InvalidParameter
-from tensorpost.strict_json import read_json
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.problems import InvalidJson, InvalidParameter
 
 from .watched_file import WatchedFile, cannot_use, read_trusted
 

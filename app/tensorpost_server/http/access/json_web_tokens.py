@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from tensorpost.extras import install_command
-from tensorpost.problems import InvalidJson, InvalidParameter
-from tensorpost.strict_json import read_json
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import InvalidJson, InvalidParameter
 
 from ...settings import Settings, setting_variable
 from .api_keys import KeyScope

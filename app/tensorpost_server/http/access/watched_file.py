@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 
 __all__ = ["WatchedFile", "cannot_use", "read_trusted"]
 

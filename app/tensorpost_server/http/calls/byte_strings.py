@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tensorpost.problems import BodyMismatch
+from tensorpost.values.problems import BodyMismatch
 
 __all__ = ["decode_strings", "encode_strings"]
 

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tensorpost.datatypes import DataType
 from tensorpost.descriptors import FeatureLevel
-from tensorpost.graph import Graph
 from tensorpost.onnx.strings import StringCall
+from tensorpost.values.datatypes import DataType
+from tensorpost.values.graph import Graph
 
 from ...backends import DeviceMemory
 from ...engine import Worker

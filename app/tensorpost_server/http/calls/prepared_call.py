@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorpost.graph import Graph
 from tensorpost.onnx.strings import StringCall, numbers_node
-from tensorpost.operation import Operation
-from tensorpost.problems import LimitExceeded
+from tensorpost.values.graph import Graph
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import LimitExceeded
 
 from ...engine import Worker
 from ...planning import Plan, make_plan

@@ -28,7 +28,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tensorpost.problems import ReceiveTimeout
+from tensorpost.values.problems import ReceiveTimeout
 
 from ...settings import setting_variable
 from ..headers import header_fields, request_id

@@ -11,7 +11,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from tensorpost.problems import InvalidParameter, InvalidRequest, LimitExceeded, TensorpostError, TooBusy
+from tensorpost.values.problems import InvalidParameter, InvalidRequest, LimitExceeded, TensorpostError, TooBusy
 
 from ...settings import ENVIRONMENT_PREFIX
 from ..error_responses import problem_document, status_of

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
 

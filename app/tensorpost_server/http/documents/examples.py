@@ -13,8 +13,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from tensorpost import frame
-from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.values.datatypes import data_type
 
 __all__ = ["router", "tile_document"]
 

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorpost.datatypes import DATA_TYPES, TensorDataType
 from tensorpost.descriptors import OPERATORS, OperatorDesc
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema
+from tensorpost.values.datatypes import DATA_TYPES, TensorDataType
 
 from ...backends import BACKENDS
 from ..media_types import MediaType

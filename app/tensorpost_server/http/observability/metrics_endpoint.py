@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tensorpost.problems import NotFound
+from tensorpost.values.problems import NotFound
 
 from ...child_processes.libraries import LIBRARIES
 from ...child_processes.process_pool import END_REASONS

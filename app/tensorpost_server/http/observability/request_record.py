@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from tensorpost.descriptors import OPERATORS
 from tensorpost.onnx import ONNX_OPERATORS
-from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
+from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
 
 from ...backends.timeline import Timeline
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorpost.extras import install_command
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import InvalidParameter
 
 from ...settings import setting_variable
 from .access_log import printable

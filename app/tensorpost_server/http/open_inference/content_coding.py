@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
-from tensorpost.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
+from tensorpost.values.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
 
 from ..parse_threads import CallerThreads
 

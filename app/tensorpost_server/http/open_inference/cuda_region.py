@@ -13,7 +13,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, Self, cast
 
-from tensorpost.problems import InvalidParameter, InvalidRequest, NoBackend
+from tensorpost.values.problems import InvalidParameter, InvalidRequest, NoBackend
 
 from ...backends import DeviceMemory, SharingBackend
 from ...engine import Pool, Worker

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout, TensorpostError, TooBusy
+from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTimeout, TensorpostError, TooBusy
 
 from ...engine import Admission, Ticket
 from ...settings import setting_variable

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.problems import InvalidRequest
+from tensorpost.values.problems import InvalidRequest
 
 from ...engine import Worker
 from ...planning import Plan

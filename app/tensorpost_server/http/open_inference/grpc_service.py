@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Message
 
-from tensorpost.extras import install_command
-from tensorpost.problems import InvalidParameter, TensorpostError
+from tensorpost.values.extras import install_command
+from tensorpost.values.problems import InvalidParameter, TensorpostError
 
 from ...settings import setting_variable
 from ..bounded_cache import BoundedCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 
 from ..bounded_cache import MOST_KEY_BYTES
 from .content_coding import Coding, request_coding, response_coding

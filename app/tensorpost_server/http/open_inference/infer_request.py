@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from tensorpost.datatypes import DATA_TYPES, DataType
-from tensorpost.problems import InvalidDescriptor, NoBackend, Violation, nearest
-from tensorpost.strict_json import read_json
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.datatypes import DATA_TYPES, DataType
+from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation, nearest
 
 __all__ = [
     "InferInput",

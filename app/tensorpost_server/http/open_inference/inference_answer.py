@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorpost.datatypes import DataType
-from tensorpost.layout import Layout
-from tensorpost.operation import Slot
-from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
+from tensorpost.values.datatypes import DataType
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Slot
+from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...engine import Worker
 from ...planning import Plan

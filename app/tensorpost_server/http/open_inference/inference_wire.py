@@ -10,12 +10,12 @@ from typing import Protocol, cast
 import numpy as np
 from starlette.types import Scope
 
-from tensorpost.graph import Graph
-from tensorpost.json_tensor import tensor_from_json
-from tensorpost.layout import Layout
+from tensorpost.bodies.json_tensor import tensor_from_json
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
-from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
 from ...backends import DeviceMemory
 from ...engine import Worker

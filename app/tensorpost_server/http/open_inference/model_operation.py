@@ -10,11 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tensorpost.datatypes import DataType, data_type
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import operator_class
-from tensorpost.operation import Operation
-from tensorpost.problems import InvalidJson, InvalidParameter, TensorpostError
-from tensorpost.strict_json import read_json
+from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import InvalidJson, InvalidParameter, TensorpostError
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from ..wires.call_parser import read_document

@@ -16,12 +16,12 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tensorpost.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, OperatorDesc
 from tensorpost.descriptors.catalogue import FieldFacts
 from tensorpost.descriptors.operator_desc import Given, NotGiven
 from tensorpost.onnx import ONNX_OPERATORS, OnnxSchema
-from tensorpost.problems import InvalidParameter, UnknownOperator, nearest
+from tensorpost.values.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
+from tensorpost.values.problems import InvalidParameter, UnknownOperator, nearest
 
 from ...settings import Preset
 

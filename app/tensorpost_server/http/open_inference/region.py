@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from tensorpost.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter
 
 __all__ = ["Region", "whole_number"]
 

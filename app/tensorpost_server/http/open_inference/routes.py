@@ -14,8 +14,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tensorpost.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
-from tensorpost.strict_json import read_json
+from tensorpost.bodies.strict_json import read_json
+from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 
 from ..headers import header_fields
 from ..service import Service, service_of

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from starlette.types import Scope
 
-from tensorpost.problems import (
+from tensorpost.values.problems import (
     Forbidden,
     InvalidParameter,
     InvalidRequest,

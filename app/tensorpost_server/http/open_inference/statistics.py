@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tensorpost.problems import UnknownOperator
+from tensorpost.values.problems import UnknownOperator
 
 from ..observability.request_record import RequestRecord
 from .models import VERSION, ModelCatalogue

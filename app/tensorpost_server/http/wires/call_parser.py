@@ -8,10 +8,17 @@ from typing import Any, Protocol, cast
 
 from starlette.datastructures import QueryParams
 
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import FeatureLevel
-from tensorpost.operation import Operation
-from tensorpost.problems import InvalidDescriptor, InvalidJson, InvalidParameter, TensorMismatch, json_path, nearest
-from tensorpost.strict_json import read_json
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import (
+    InvalidDescriptor,
+    InvalidJson,
+    InvalidParameter,
+    TensorMismatch,
+    json_path,
+    nearest,
+)
 
 from ..calls.call import AnnouncedTensor, RunOptions
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, cast
 
-from tensorpost.datatypes import DATA_TYPES
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.operation import Operation
-from tensorpost.problems import (
+from tensorpost.values.datatypes import DATA_TYPES
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import (
     InvalidDescriptor,
     InvalidJson,
     InvalidParameter,
@@ -23,7 +24,6 @@ from tensorpost.problems import (
     UnknownOperator,
     Violation,
 )
-from tensorpost.strict_json import read_json
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (

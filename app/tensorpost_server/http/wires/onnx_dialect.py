@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
-from tensorpost.operation import Operation
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
+from tensorpost.values.operation import Operation
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost import datatypes, frame
+from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
+from tensorpost.bodies.json_tensor import json_type
 from tensorpost.descriptors import TileOperatorDesc
-from tensorpost.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
-from tensorpost.json_tensor import json_type
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import has_string_outputs
-from tensorpost.operation import Operation, Slot
-from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
+from tensorpost.values.operation import Operation, Slot
+from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...child_processes.pictures import encode_picture
 from ...engine import Worker

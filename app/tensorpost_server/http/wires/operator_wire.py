@@ -9,15 +9,15 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from tensorpost import frame
-from tensorpost.datatypes import data_type
+from tensorpost.bodies.frame import HeadReader, NpyHeadReader
+from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.frame import HeadReader, NpyHeadReader
-from tensorpost.graph import Graph
-from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
-from tensorpost.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
-from tensorpost.strict_json import read_json
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
 
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture

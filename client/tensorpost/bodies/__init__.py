@@ -1,0 +1,1 @@
+"""The forms in which tensors travel: frames, npy, JSON and pictures."""

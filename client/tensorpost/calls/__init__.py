@@ -1,0 +1,1 @@
+"""What a call is for a caller: arrays in, arrays out."""

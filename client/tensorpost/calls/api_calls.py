@@ -1,0 +1,226 @@
+"""The calls of the service's HTTP API, as coroutines that `Client` and `AsyncClient` share.
+
+A request's body is a tuple of views of the caller's memory, never joined, so that it can be repeated. Output memory is
+taken after the head of the answer was found right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bodies.frame import MEDIA_TYPE
+from ..descriptors import FeatureLevel
+from ..onnx.node import OnnxNode
+from ..onnx.strings import StringTable, has_strings, numbers_node
+from ..transport.http1 import Request
+from ..transport.many_servers import ManyServers
+from ..transport.one_server import Transport
+from ..values.checks import shown, text, whole_number
+from ..values.operation import Operation
+from ..values.problems import ConnectionProblem, InvalidParameter, Unavailable
+from .array_like import as_array
+from .caller_arrays import (
+    Inputs,
+    Outputs,
+    RequestTemplate,
+    arrays_by_name,
+    check_out,
+    output_memory,
+    request_template,
+    wire_inputs,
+)
+from .results import Progress, Result, ServerTiming, TensorBlock, Validation
+from .shared_calls import close_regions, compute_shared, model_of
+
+__all__ = ["RequestOptions", "close", "compute", "document", "health", "stream", "validate"]
+
+_ACCEPT_JSON = (("accept", "application/json"),)
+_SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
+_FRAME = (("content-type", MEDIA_TYPE), ("accept", MEDIA_TYPE))
+
+
+class RequestOptions(NamedTuple):
+    """What goes into an operator's request beside its inputs."""
+
+    backend: str | None = None
+    device: int | None = None
+    feature_level: str | int | FeatureLevel | None = None
+    progress: Callable[[Progress], None] | None = None
+
+
+def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions) -> Request:
+    body = (memoryview(template.head), *wire_inputs(template, inputs))
+    if options == _NO_OPTIONS:
+        return Request("POST", template.endpoint, _FRAME, body)
+    query, progress = _query(template, options), options.progress
+    if progress is not None and not callable(progress):
+        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
+    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME, body, progress)
+
+
+def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]:
+    """The options as parameters."""
+    backend, device, feature_level, _ = options
+    query: dict[str, str] = {}
+    if backend is not None:
+        query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
+    if device is not None:
+        query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
+    if feature_level is not None:
+        if template.endpoint.startswith("/v1/onnx/"):
+            raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
+        query["feature_level"] = str(FeatureLevel.parse(feature_level))
+    return query
+
+
+_NO_OPTIONS = RequestOptions()
+
+
+async def compute(
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
+) -> Result[Any]:
+    """Run an operation and receive its outputs whole.
+
+    Raises:
+        InvalidParameter: an argument is wrong; nothing was sent.
+        TensorpostError: what the server refused, or `ConnectionProblem`s.
+    """
+    if has_strings(operation):
+        return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
+    template = request_template(operation)
+    if (
+        isinstance(transport, Transport)
+        and (regions := transport.regions) is not None
+        and options.progress is None
+        and (model := model_of(template)) is not None
+    ):
+        document, memory = operation.to_document_text(), wire_inputs(template, inputs)
+        return await compute_shared(
+            transport, regions, model, template, document, memory, out, _query(template, options)
+        )
+    request = _request(template, inputs, options)
+    given = check_out(template.outputs, out)
+    arrays: dict[str, NDArray[Any]] = {}
+    async with await transport.ask(request) as response:
+        metadata = await response.frame_head(template)
+        for slot, memory in zip(template.outputs, given, strict=True):
+            target, arrays[slot.name] = output_memory(slot, memory)
+            await response.fill(target)
+        await response.finish()
+    timing = ServerTiming(response.headers.get("server-timing", ""))
+    return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, response.request_id)
+
+
+async def _compute_strings(
+    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
+) -> Result[Any]:
+    """Run a node on the numbers of its strings; the strings stay here.
+
+    Raises:
+        InvalidParameter: whatever `compute` refuses; or an `out` is given, into which strings cannot be received.
+        InvalidDescriptor: the operator does more with strings than to move or compare them.
+    """
+    if out is not None:
+        raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
+    arrays = arrays_by_name(node, inputs)
+    table, numbers, like = StringTable(), numbers_node(node), np.dtype(object)
+    for name, tensor in node.tensors:
+        if tensor.data_type == "str" and name in arrays:
+            array = as_array(name, arrays[name], texts=True)
+            like = array.dtype if array.dtype.kind == "T" else like
+            arrays[name] = table.numbers_of_array(name, array)
+    result = await compute(transport, numbers, arrays, None, options)
+    texts = {name for name, tensor in node.results if tensor.data_type == "str"}
+    found = {name: table.array(array, like) if name in texts else array for name, array in result.arrays.items()}
+    return replace(result, arrays=found)
+
+
+def stream(
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
+) -> AsyncGenerator[memoryview | TensorBlock]:
+    """An operation's outputs block by block. The request is sent when the first block is asked for.
+
+    Raises `InvalidParameter` at once, as `compute` does.
+    """
+    template = request_template(operation)
+    block_bytes = whole_number("block_bytes", block_bytes, 1)
+    return _blocks(transport, _request(template, inputs, options), template, block_bytes)
+
+
+async def _blocks(
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int
+) -> AsyncGenerator[memoryview | TensorBlock]:
+    left = sum([slot.layout.size_in_bytes for slot in template.outputs])
+    async with await transport.ask(request) as response:
+        await response.frame_head(template)
+        for slot in template.outputs:
+            for start in range(0, slot.layout.size_in_bytes, block_bytes):
+                # New memory for each block: a caller may keep one while the next comes.
+                data = np.empty(min(block_bytes, slot.layout.size_in_bytes - start), np.uint8).data
+                await response.fill(data)
+                left -= len(data)
+                if left == 0:
+                    await response.finish()
+                yield data if len(template.outputs) == 1 else TensorBlock(slot.name, start, data)
+        await response.finish()
+
+
+async def close(transport: Transport | ManyServers) -> None:
+    """Close all connections, and give shared memory back."""
+    if isinstance(transport, Transport) and transport.regions is not None:
+        await close_regions(transport, transport.regions)
+    await transport.close()
+
+
+async def document(transport: Transport | ManyServers, path: str, *segments: str) -> Any:
+    """GET a JSON document. `segments` are appended to the path, percent-encoded.
+
+    Raises:
+        InvalidParameter: a segment is not text.
+    """
+    for segment in segments:
+        text("name", segment, "the name of an operator, for instance 'TILE'")
+    target = "/".join([path, *(quote(segment, safe="") for segment in segments)])
+    async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:
+        return await response.json()
+
+
+async def health(transport: Transport | ManyServers, path: str) -> bool:
+    """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
+    try:
+        async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
+            await response.read()
+    except (ConnectionProblem, Unavailable):
+        return False
+    return True
+
+
+async def validate(
+    transport: Transport | ManyServers,
+    operation: Operation | Mapping[str, Any],
+    feature_level: str | int | FeatureLevel | None,
+) -> Validation:
+    """Ask a server whether it would accept a descriptor."""
+    if isinstance(operation, Mapping):
+        try:
+            body = json.dumps(operation, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidParameter(f"the operator document cannot be written as JSON: {error}") from None
+    else:
+        body = operation.to_document_text()
+    level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
+    request = Request("POST", "/v1/validate" + level, _SEND_JSON, (memoryview(body.encode()),))
+    async with await transport.ask(request) as response:
+        said = await response.json()
+    try:
+        return Validation.from_document(said, response.request_id)
+    except (KeyError, TypeError, AttributeError, InvalidParameter) as error:
+        raise response.fault(f"the answer to a validation cannot be understood ({error!r})") from error

@@ -1,0 +1,70 @@
+"""A progress bar without a dependency, for terminals and notebooks: `tp.run(desc, x, progress=ProgressBar())`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from .results import Progress
+
+__all__ = ["ProgressBar"]
+
+_WIDTH = 24  # characters
+_PAUSE = 0.1  # seconds between two drawings
+_RATE_AFTER = 0.5  # seconds until a rate and the time that is left are told
+
+
+class ProgressBar:
+    """Writes one line that shows how far a call has come, and draws it anew at most ten times a second.
+
+    It may be used for one call after another. A line ends when its answer is complete; after an error it stays as it
+    was.
+
+    Args:
+        file: where it writes; default standard error, which notebooks show below their cell.
+        clock: seconds; default `time.monotonic`.
+
+    Examples:
+        >>> bar = ProgressBar()
+        >>> bar(Progress(sent=0, to_send=0, received=512, to_receive=512))
+    """
+
+    __slots__ = ("_begin", "_clock", "_drawn", "_file", "_last")
+
+    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self._begin: float | None = None
+        self._drawn = 0.0
+        self._last = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Draw the line; the argument `progress` of the calls takes this object."""
+        now = self._clock()
+        done = progress.sent + progress.received
+        if self._begin is None or done < self._last:  # the next call, or a retry
+            self._begin, self._drawn = now, now - _PAUSE
+        self._last = done
+        complete = progress.to_receive is not None and progress.received >= progress.to_receive
+        if complete or now - self._drawn >= _PAUSE:
+            self._drawn = now
+            line = self._line(progress, done, now - self._begin)
+            file = sys.stderr if self._file is None else self._file
+            file.write(f"\r{line:<78}{chr(10) if complete else ''}")
+            file.flush()
+        if complete:
+            self._begin = None
+
+    def _line(self, progress: Progress, done: int, seconds: float) -> str:
+        waiting = progress.sent >= progress.to_send and not progress.received
+        doing = "computing" if waiting else "receiving" if progress.received else "sending"
+        total = progress.to_send + (progress.to_receive or 0)
+        share = done / total if total else 1.0
+        full = int(share * _WIDTH)
+        text = f"{doing:<9} [{'#' * full}{'.' * (_WIDTH - full)}] {done / 2**20:,.1f} of {total / 2**20:,.1f} MiB"
+        if seconds < _RATE_AFTER or not done:
+            return text
+        rate = done / seconds
+        left = "" if progress.to_receive is None or done >= total else f", {(total - done) / rate:.0f} s left"
+        return f"{text}, {rate / 2**20:,.0f} MiB/s{left}"

@@ -1,0 +1,488 @@
+"""Resampling by sizes or scales, nearest or linear, as one DirectML descriptor.
+
+Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. Where they leave a choice, tensorpost's:
+
+* Pixel centres are aligned: output index o reads the input at `x = (o + 0.5) / scale - 0.5`. Nearest rounds halves up.
+  This is RESAMPLE's own rule, and that of ONNX Resize-19 with `half_pixel` and `round_prefer_ceil`.
+* DirectML's Scale is a 32-bit float, which cannot hold 0.7. A scale is therefore read as the simplest fraction that
+  has the same 32-bit float: 0.7 is 7/10, so 10 elements become 7, and 0.1 of 100 elements is the same as sizes of 10.
+  (ONNX takes the float32 at its word, so that its Resize makes 6 elements of those 10.)
+* Nearest picks the element that exact arithmetic picks. A float32 quotient can fall just short of a whole number that
+  exact arithmetic meets, and floor then gives the neighbour. Every index is compared; on an axis where one differs,
+  InputPixelOffset moves x by half the distance between two possible coordinates, which changes no exact result and
+  leaves rounding errors no whole number to cross.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..descriptors import (
+    AxisDirection,
+    BufferTensorDesc,
+    InterpolationMode,
+    OperatorDesc,
+    Resample2OperatorDesc,
+    Resample3OperatorDesc,
+)
+from ..onnx import ResizeAxis
+from ..values.checks import shown
+from ..values.datatypes import BOOLEANS, TensorDataType, data_type
+from ..values.problems import InvalidParameter, counted, entry_count, nearest
+
+__all__ = [
+    "DML_TYPES",
+    "Resampling",
+    "ResamplingMode",
+    "build_descriptor",
+    "mode_of",
+    "resample_desc",
+    "resampling",
+    "simplest_ratio",
+]
+
+ResamplingMode = Literal["linear", "nearest"]
+
+DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.facts.rows("InputTensor")[-1].data_types)
+"""NumPy names of the types that the Resample family takes at the newest feature level."""
+
+_MOST_DIMENSIONS = Resample2OperatorDesc.facts.rows("InputTensor")[-1].dimension_counts[1]
+_HALF = Fraction(1, 2)
+_FLOAT32_INDICES = 1 << 24  # float32 holds every whole number up to here
+_COMPARED_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Resampling:
+    """A resample that can be run, and the shapes around it.
+
+    More than 4 dimensions are more than DirectML takes, so neighbours that are not resized are merged into one. The
+    elements stay where they are: `x.reshape(desc.input_tensor.sizes)` goes in, and what comes out is reshaped to
+    `output_shape`. Up to 4 dimensions these reshapes change nothing.
+
+    Attributes:
+        desc: RESAMPLE2, or RESAMPLE3 if antialiasing was asked for.
+        input_shape: the caller's shape.
+        output_shape: the result's shape, with as many dimensions.
+        misses: output indices, added up over the axes, at which nearest picks the neighbour of the right element,
+            since float32 cannot hold the coordinate well enough. Always 0 for linear. For nearest it can be above 0
+            only where an axis has thousands of elements and its ratio is not a simple fraction (an axis beyond 2^24
+            counts whole, unread); ONNX Resize is exact there too.
+    """
+
+    desc: Resample2OperatorDesc | Resample3OperatorDesc
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    misses: int = 0
+
+
+def resample_desc(
+    tensor: NDArray[Any] | BufferTensorDesc,
+    *,
+    sizes: int | Sequence[int] | None = None,
+    scales: float | Sequence[float] | None = None,
+    axes: int | Sequence[int] | None = None,
+    mode: ResamplingMode = "linear",
+    antialias: bool = False,
+) -> OperatorDesc:
+    """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
+
+    Args:
+        tensor: see `resampling`.
+        sizes: see `resampling`.
+        scales: see `resampling`.
+        axes: see `resampling`.
+        mode: see `resampling`.
+        antialias: see `resampling`.
+
+    Examples:
+        >>> desc = resample_desc(np.zeros((480, 640, 3), np.float32), scales=0.5, axes=(0, 1))
+        >>> desc.output_tensor.sizes, desc.scales
+        ((240, 320, 3), (0.5, 0.5, 1.0))
+
+    Raises:
+        InvalidParameter: whatever `resampling` refuses, and a tensor of more than 4 dimensions.
+        InvalidDescriptor: whatever `resampling` refuses.
+    """
+    plan = resampling(tensor, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)
+    if len(plan.input_shape) > _MOST_DIMENSIONS:
+        raise InvalidParameter(
+            f"a descriptor of the Resample family has at most {_MOST_DIMENSIONS} dimensions, not "
+            f"{len(plan.input_shape)}; resampling() merges those that are not resized and says how to reshape"
+        )
+    return plan.desc
+
+
+def resampling(
+    tensor: NDArray[Any] | BufferTensorDesc,
+    *,
+    sizes: int | Sequence[int] | None = None,
+    scales: float | Sequence[float] | None = None,
+    axes: int | Sequence[int] | None = None,
+    mode: ResamplingMode = "linear",
+    antialias: bool = False,
+) -> Resampling:
+    """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
+
+    What is sent is RESAMPLE2. Every resized axis has OutputPixelOffset -0.5 and, for linear, InputPixelOffset 0.5. For
+    nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up; it is lowered by half an
+    input pixel or less on an axis where float32 would otherwise miss an element (see the module). Every other axis
+    has Scale 1 and offsets 0.5 and -0.5.
+
+    Args:
+        tensor: the array, or its descriptor: float32, float16, int8 or uint8.
+        sizes: elements of the result along each of `axes`; Scale is then result size / input size.
+        scales: factors along each of `axes`, larger than 0; the result has floor(size * scale) elements, and Scale is
+            the factor itself. Exactly one of `sizes` and `scales` is given. See the module for how a scale is read.
+        axes: the axes that `sizes` or `scales` speak of, negative ones counted from the end; all others are left alone.
+            None means every axis, in order. A single number for `sizes` or `scales` holds for each of `axes`, which
+            must then be given: rows and columns are `(-2, -1)` of N, C, H, W and `(0, 1)` of H, W, C.
+        mode: `linear` (int8 and uint8 results are truncated toward zero), or `nearest`, which copies bit for bit.
+        antialias: filter while shrinking: RESAMPLE3 with Antialiased TRUE, which filters each axis whose scale is below
+            1/2. Approximate: DirectML's own steps are not published, so its numbers differ from those computed here by
+            more than rounding. Linear only.
+
+    Raises:
+        InvalidParameter: the arguments are wrong, or ask for what the Resample family does not have; the message says
+            what does.
+        InvalidDescriptor: the result exceeds a limit of DirectML.
+    """
+    name, shape = _described(tensor)
+    wrong: list[str] = []
+    ratios: dict[int, tuple[int, Fraction]] = {}
+    with contextlib.suppress(InvalidParameter):  # said below, after what comes first
+        ratios.update(_ratios(shape, sizes, scales, axes))
+    instead = _onnx_resize(ratios, sized=sizes is not None)
+    for check in (
+        lambda: _check_type(name, instead),
+        lambda: mode_of(mode, antialias=antialias, instead=instead),
+        lambda: _ratios(shape, sizes, scales, axes),
+    ):
+        try:
+            check()
+        except InvalidParameter as error:
+            wrong.append(error.detail)
+    if wrong:
+        raise InvalidParameter(". Also: ".join(wrong))
+    element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode, antialias=antialias)
+    whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
+    parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
+    if len(parts) > _MOST_DIMENSIONS:
+        raise InvalidParameter(
+            f"{len(parts)} dimensions are left after merging neighbours that are not resized, and DirectML resamples "
+            f"{_MOST_DIMENSIONS}; resize some axes in a call of their own, or send ONNX Resize, which has no limit"
+        )
+    if isinstance(tensor, BufferTensorDesc) and len(parts) == len(whole):
+        described = tensor
+    elif isinstance(tensor, BufferTensorDesc) and not tensor.is_packed:
+        raise InvalidParameter(
+            f"a tensor of {len(whole)} dimensions with strides or padding cannot be merged into "
+            f"{_MOST_DIMENSIONS}; send a packed one"
+        )
+    else:
+        described = BufferTensorDesc.packed(element, [part.length for part in parts])
+    desc, misses = build_descriptor(described, parts, mode, antialias=antialias)
+    return Resampling(desc, shape, tuple(axis.output_length for axis in whole), misses)
+
+
+# ---- reading the arguments -------------------------------------------------------------------------------------------
+
+
+def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
+    if isinstance(tensor, BufferTensorDesc):
+        name, shape = tensor.data_type.name.lower(), tensor.sizes
+    elif isinstance(tensor, np.ndarray):
+        array = cast("NDArray[Any]", tensor)
+        name, shape = array.dtype.name, array.shape
+    else:
+        raise InvalidParameter(
+            f"x must be a NumPy array or a BufferTensorDesc, not {type(tensor).__name__}; np.asarray(x) makes an array"
+        )
+    if not shape:
+        raise InvalidParameter("x has no dimensions, so there is no axis to resample")
+    if 0 in shape:
+        raise InvalidParameter(
+            f"x has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
+        )
+    return name, shape
+
+
+def _onnx_resize(ratios: Mapping[int, tuple[int, Fraction]], *, sized: bool) -> str:
+    """The same by ONNX Resize, as a call without its end; dots stand for what could not be read."""
+    if not ratios:
+        return 'tp.onnx("Resize", x, scales=[...], axes=[...]'
+    numbers = [
+        size if sized else int(ratio) if ratio.denominator == 1 else float(ratio) for size, ratio in ratios.values()
+    ]
+    return f'tp.onnx("Resize", x, {"sizes" if sized else "scales"}={numbers}, axes={[*ratios]}'
+
+
+def _check_type(name: str, onnx: str) -> None:
+    if name not in DML_TYPES:
+        instead = {
+            "bool": "x.view(np.uint8) has the same bytes to copy by nearest, and ONNX Resize takes bool",
+            "bfloat16": "ONNX Resize takes it",
+        }.get(name, "convert it, as in x.astype(np.float32), or send ONNX Resize, which takes it")
+        raise InvalidParameter(
+            f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
+            f'{onnx}, mode="linear"), or mode="nearest" with nearest_mode="round_prefer_ceil"'
+        )
+
+
+def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> ResamplingMode:
+    """The mode of this name.
+
+    Args:
+        name: the mode's name as the caller gave it, in either case.
+        antialias: whether it must have a filter.
+        instead: the same by ONNX Resize, for the message about cubic; see `_onnx_resize`.
+
+    Raises:
+        InvalidParameter: there is none, or it cannot be antialiased.
+    """
+    found = name.lower() if isinstance(name, str) else name
+    name = "nearest" if found == "nearest_neighbor" else found
+    if name in ("cubic", "bicubic"):
+        raise InvalidParameter(
+            f'mode is {name!r}, and DirectML has no cubic interpolation; ONNX Resize has: {instead}, mode="cubic")'
+        )
+    if name not in ("linear", "nearest"):
+        guess = nearest(str(name), ("linear", "nearest"))
+        hint = f". Did you mean {guess!r}?" if guess else ""
+        raise InvalidParameter(f"mode is {str(name)[:40]!r}; it must be 'linear' or 'nearest'{hint}")
+    if antialias and name == "nearest":
+        raise InvalidParameter("antialias needs a filter, which nearest does not have; use mode='linear'")
+    return name
+
+
+def _ratios(shape: Sequence[int], sizes: object, scales: object, axes: object) -> dict[int, tuple[int, Fraction]]:
+    """Output size and exact ratio of every axis that is resized."""
+    if (sizes is None) == (scales is None):
+        state = "both are" if sizes is not None else "neither is"
+        raise InvalidParameter(f"exactly one of sizes and scales must be given, but {state}")
+    name, given = ("sizes", sizes) if scales is None else ("scales", scales)
+    if isinstance(given, (str, bytes)):
+        raise InvalidParameter(f"{name} is {shown(given)}, a text; it must be a number or a sequence of numbers")
+    named = tuple(range(len(shape))) if axes is None else _axes(axes, len(shape))
+    entries = _entries(name, given, None if axes is None else len(named), len(named))
+    found: dict[int, tuple[int, Fraction]] = {}
+    for index, (axis, entry) in enumerate(zip(named, entries, strict=True)):
+        what, size = f"{name}[{index}]", shape[axis]
+        if name == "sizes":
+            output = _whole(what, entry)
+            if output < 1:
+                raise InvalidParameter(f"{what} is {output}; a result has at least 1 element along every axis")
+            found[axis] = output, Fraction(output, size)
+        else:
+            ratio = simplest_ratio(_real(what, entry), what)
+            output = math.floor(size * ratio)
+            if output < 1:
+                raise InvalidParameter(
+                    f"{what} is {float(ratio):g}, which leaves nothing of the {size} elements of axis {axis}"
+                )
+            found[axis] = output, ratio
+    return found
+
+
+def _axes(given: object, rank: int) -> tuple[int, ...]:
+    named: list[int] = []
+    for index, entry in enumerate(_listed(given)):
+        axis = _whole(f"axes[{index}]", entry)
+        if not -rank <= axis < rank:
+            raise InvalidParameter(
+                f"axes[{index}] is {axis}, but x has {counted(rank, 'dimension')}; axes go from {-rank} to {rank - 1}"
+            )
+        if axis % rank in named:
+            raise InvalidParameter(f"axes[{index}] is {axis}, an axis that was named before; name each axis once")
+        named.append(axis % rank)
+    return tuple(named)
+
+
+def _entries(name: str, given: object, named: int | None, count: int) -> list[object]:
+    """One entry per axis; a single number is repeated."""
+    if np.ndim(cast("Any", given)) == 0 and not isinstance(given, (str, bytes)):
+        if named is None:
+            raise InvalidParameter(
+                f"{name} is a single number, which holds for every axis in axes; name them, as in axes=(-2, -1) for "
+                "the rows and columns of N, C, H, W or axes=(0, 1) for those of H, W, C"
+            )
+        return [given] * count
+    entries = _listed(given)
+    if len(entries) != count:
+        of_what = "x has" if named is None else "axes names"
+        raise InvalidParameter(
+            f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; give one for each"
+            + (", or say in axes which are meant" if named is None else "")
+        )
+    return entries
+
+
+def _listed(given: object) -> list[object]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        return [given]
+    return list(cast("Iterable[object]", given))
+
+
+def _whole(what: str, value: object) -> int:
+    try:
+        if isinstance(value, BOOLEANS):
+            raise TypeError
+        return operator.index(cast("Any", value))
+    except TypeError:
+        raise InvalidParameter(f"{what} is {shown(value)}; it must be a whole number") from None
+
+
+def _real(what: str, value: object) -> float:
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        return float(cast("Any", value))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidParameter(f"{what} is {shown(value)}; it must be a number") from None
+
+
+def simplest_ratio(scale: float, what: str = "scale") -> Fraction:
+    """The fraction of the smallest denominator (to within a factor of 2) that has the same 32-bit float.
+
+    Examples:
+        >>> simplest_ratio(0.7), simplest_ratio(1 / 3), simplest_ratio(0.5)
+        (Fraction(7, 10), Fraction(1, 3), Fraction(1, 2))
+
+    Raises:
+        InvalidParameter: not a finite number above 0, also as a 32-bit float.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        target = np.float32(scale)
+    if not (np.isfinite(target) and target > 0):
+        raise InvalidParameter(f"{what} is {scale}; it must be a number above 0 that a 32-bit float can hold")
+    exact, limit = Fraction(scale), 1
+    while True:
+        ratio = exact.limit_denominator(limit)
+        if ratio > 0 and np.float32(float(ratio)) == target:
+            return ratio
+        limit *= 2
+
+
+# ---- building the descriptor -----------------------------------------------------------------------------------------
+
+
+def _copied(size: int) -> ResizeAxis:
+    return ResizeAxis(size, size, Fraction(1), nearest_mode="round_prefer_ceil")
+
+
+def _resized(size: int, output_size: int, ratio: Fraction) -> ResizeAxis:
+    step = 1 / ratio
+    return ResizeAxis(size, output_size, ratio, step, (step - 1) / 2, "round_prefer_ceil")
+
+
+def _merged(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
+    """Copied axes that stand side by side become one; their elements lie in one row anyway."""
+    merged: list[ResizeAxis] = []
+    for axis in axes:
+        if merged and axis.is_copied and merged[-1].is_copied:
+            merged[-1] = _copied(merged[-1].length * axis.length)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def build_descriptor(
+    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: ResamplingMode, *, antialias: bool = False
+) -> tuple[Resample2OperatorDesc | Resample3OperatorDesc, int]:
+    """Write exact axes down as DirectML's `x = (o - OutputPixelOffset) / Scale - InputPixelOffset`.
+
+    Args:
+        tensor: the input, of 1 to 4 dimensions.
+        axes: what each dimension reads; all that are resized round in the same way. Steps are not negative, and one of
+            0 is for an axis whose input or output has a single element.
+        mode: linear or nearest.
+        antialias: RESAMPLE3 in place of RESAMPLE2.
+
+    Returns:
+        The descriptor, and at how many output indices its float32 coordinates pick another element than `axes` do;
+        always 0 for linear.
+
+    Raises:
+        InvalidDescriptor: the result exceeds a limit of DirectML.
+    """
+    rounds_up = mode == "nearest" and any(
+        axis.nearest_mode in ("round_prefer_floor", "ceil") for axis in axes if not axis.is_copied
+    )
+    placed = [_place(axis, mode) for axis in axes]
+    fields: dict[str, Any] = {
+        "input_tensor": tensor,
+        "output_tensor": BufferTensorDesc.packed(tensor.data_type, [axis.output_length for axis in axes]),
+        "interpolation_mode": InterpolationMode.LINEAR if mode == "linear" else InterpolationMode.NEAREST_NEIGHBOR,
+        "rounding_direction": AxisDirection.INCREASING if rounds_up else AxisDirection.DECREASING,
+        "scales": [place.scale for place in placed],
+        "input_pixel_offsets": [place.input_offset for place in placed],
+        "output_pixel_offsets": [place.output_offset for place in placed],
+    }
+    misses = sum(place.misses for place in placed)
+    if antialias:
+        return Resample3OperatorDesc(**fields, antialiased=True), misses
+    return Resample2OperatorDesc(**fields), misses
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectMLAxis:
+    """An axis in DirectML's terms."""
+
+    scale: float
+    input_offset: float
+    output_offset: float
+    misses: int = 0
+
+
+def _place(axis: ResizeAxis, mode: ResamplingMode) -> _DirectMLAxis:
+    if axis.is_copied:
+        return _DirectMLAxis(1.0, 0.5, -0.5)  # x = o
+    scale = _float32(1 / axis.step) if axis.step else 1.0  # a step of 0: any scale gives the same answer
+    centred = axis.offset == (axis.step - 1) / 2
+    output_offset, input_offset = (-0.5, _HALF) if centred else (0.0, -axis.offset)
+    if mode == "linear":
+        if not 0 <= input_offset <= 1:  # where DirectML's neighbours are not those of x
+            input_offset, output_offset = Fraction(0), _float32(input_offset * Fraction(scale))
+        return _DirectMLAxis(scale, _float32(input_offset), output_offset)
+    added, up = {
+        "round_prefer_ceil": (-_HALF, False),
+        "floor": (Fraction(0), False),
+        "round_prefer_floor": (_HALF, True),
+        "ceil": (Fraction(0), True),
+    }[axis.nearest_mode]
+    input_offset += added
+    plain = _counted(axis, _DirectMLAxis(scale, _float32(input_offset), output_offset), up)
+    if not plain.misses:
+        return plain
+    # All coordinates, the half of the rounding included, are multiples of 1 / grid.
+    grid = math.lcm(axis.step.denominator, (axis.offset - added).denominator)
+    away = Fraction(1, 2 * grid) if up else Fraction(-1, 2 * grid)
+    moved = _counted(axis, _DirectMLAxis(scale, _float32(input_offset + away), output_offset), up)
+    return min(plain, moved, key=lambda place: place.misses)
+
+
+def _counted(axis: ResizeAxis, place: _DirectMLAxis, up: bool) -> _DirectMLAxis:
+    """The same, with the indices counted at which float32 coordinates pick another element."""
+    if max(axis.length, axis.output_length) > _FLOAT32_INDICES:
+        return _DirectMLAxis(place.scale, place.input_offset, place.output_offset, axis.output_length)
+    f, misses = np.float32, 0
+    for start in range(0, axis.output_length, _COMPARED_AT_ONCE):
+        stop = min(start + _COMPARED_AT_ONCE, axis.output_length)
+        with np.errstate(over="ignore"):
+            x = (np.arange(start, stop).astype(f) - f(place.output_offset)) / f(place.scale) - f(place.input_offset)
+        picked = np.clip(np.ceil(x) if up else np.floor(x), 0, axis.length - 1).astype(np.int64)
+        misses += int(np.count_nonzero(picked != axis.nearest(start, stop)))
+    return _DirectMLAxis(place.scale, place.input_offset, place.output_offset, misses)
+
+
+def _float32(value: Fraction) -> float:
+    return float(np.float32(float(value)))

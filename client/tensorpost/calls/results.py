@@ -1,0 +1,182 @@
+"""What calls give back beside arrays: plain values, re-exported by `tensorpost`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..descriptors import FeatureLevel, OperatorDesc, parse_operator
+from ..onnx import OnnxNode
+from ..values.problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
+
+__all__ = ["Progress", "Result", "ServerTiming", "TensorBlock", "Validation"]
+
+_DURATION = re.compile(r'(?:\A|;)[\t ]*dur="?([0-9]{1,15}(?:\.[0-9]{1,15})?)"?[\t ]*(?:;|\Z)')
+Scalar_co = TypeVar("Scalar_co", bound=np.generic, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come, in bytes of the request's and the answer's body (heads of frames included).
+
+    A retry starts again at 0 sent bytes.
+
+    Attributes:
+        sent: bytes of the request handed to the operating system.
+        to_send: bytes of the whole request.
+        received: bytes of the answer received.
+        to_receive: bytes of the whole answer; None until its headers are here.
+    """
+
+    sent: int
+    to_send: int
+    received: int = 0
+    to_receive: int | None = None
+
+
+class ServerTiming(Mapping[str, float]):
+    """Milliseconds by stage: a `Server-Timing` header (W3C Server Timing), parsed when it is first read.
+
+    Entries without a duration are left out.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _milliseconds(self) -> dict[str, float]:
+        entries = [entry.partition(";") for entry in self._text.split(",")]
+        found = {stage.strip(): _DURATION.search(parameters) for stage, _, parameters in entries}
+        return {stage: float(duration[1]) for stage, duration in found.items() if duration}
+
+    def __getitem__(self, stage: str) -> float:
+        return self._milliseconds[stage]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._milliseconds)
+
+    def __len__(self) -> int:
+        return len(self._milliseconds)
+
+    def __repr__(self) -> str:
+        return repr(self._milliseconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result(Generic[Scalar_co]):
+    """The output tensors of a call and how they came about.
+
+    Attributes:
+        arrays: the outputs by name, in the descriptor's order.
+        backend: name of the backend that computed them, for instance `numpy`.
+        device: the device that computed them, in the server's words.
+        server_timing: milliseconds by stage, from the `Server-Timing` header (W3C Server Timing).
+        request_id: the server's `X-Request-ID`; None if it sent none.
+    """
+
+    arrays: Mapping[str, NDArray[Scalar_co]]
+    backend: str
+    device: str
+    server_timing: Mapping[str, float]
+    request_id: str | None
+
+    @property
+    def array(self) -> NDArray[Scalar_co]:
+        """The only output.
+
+        Raises:
+            InvalidParameter: there are several.
+        """
+        if len(self.arrays) != 1:
+            raise InvalidParameter(f"there are the outputs {', '.join(self.arrays)}; take them from `arrays` by name")
+        return next(iter(self.arrays.values()))
+
+    def _repr_html_(self) -> str:
+        from ..values import notebooks as _html  # for notebooks only
+
+        said = [("backend", f"{self.backend}, {self.device}"), ("request id", self.request_id or "none")]
+        return f"{_html.arrays_html(self.arrays)}{_html.table_html(said)}{_html.timing_html(self.server_timing)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorBlock:
+    """A block of a stream of several outputs.
+
+    Attributes:
+        output: the output's name.
+        start: where the block begins in that output, in bytes.
+        data: the bytes, of this output only.
+    """
+
+    output: str
+    start: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What a server says about a descriptor that it would accept.
+
+    Attributes:
+        operator: the descriptor or ONNX node as the server understood it, with everything filled in that may be left
+            out. For a node, `document["lowering"]` says how well DirectML can express it.
+        feature_level: the level it was checked against.
+        lowest_feature_level: the lowest level at which it is legal.
+        input_bytes: bytes of all input tensors together.
+        output_bytes: bytes of all output tensors together.
+        document: the whole answer.
+    """
+
+    operator: OperatorDesc | OnnxNode
+    feature_level: FeatureLevel
+    lowest_feature_level: FeatureLevel | None
+    input_bytes: int
+    output_bytes: int
+    document: Mapping[str, Any]
+
+    @classmethod
+    def from_document(cls, said: Any, request_id: str | None) -> Validation:
+        """Read the answer to a validation.
+
+        Raises:
+            UnsupportedAtLevel, InvalidDescriptor: the answer is that it is one of these.
+            KeyError, TypeError, AttributeError, InvalidParameter: it is not such an answer.
+        """
+        lowest = said["lowest_feature_level"]
+        if not said["valid"]:
+            violations = tuple(Violation.from_json(v) for v in said["violations"])
+            # With a canonical document the descriptor is well formed, so that only the level can be at fault.
+            refusal = UnsupportedAtLevel if said["op"] is not None else InvalidDescriptor
+            first = violations[0]
+            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+            detail = f"{first.path[0]}: {first.message}{more}"
+            raise refusal(detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
+        return cls(
+            operator=OnnxNode.from_json(said["op"]) if "op_type" in said["op"] else parse_operator(said["op"]),
+            feature_level=FeatureLevel.parse(said["feature_level"]),
+            lowest_feature_level=None if lowest is None else FeatureLevel.parse(lowest),
+            input_bytes=int(said["input_bytes"]),
+            output_bytes=int(said["output_bytes"]),
+            document=said,
+        )
+
+    def _repr_html_(self) -> str:
+        from ..values import notebooks as _html  # for notebooks only
+
+        lowest = "none has it" if self.lowest_feature_level is None else str(self.lowest_feature_level)
+        rows = [
+            ("valid at feature level", str(self.feature_level)),
+            ("lowest feature level", lowest),
+            ("bytes in", f"{self.input_bytes:,}"),
+            ("bytes out", f"{self.output_bytes:,}"),
+        ]
+        if cost := self.document.get("cost"):
+            rows.append(("cost", str(cost.get("summary"))))
+        rows += [("warning", str(warning)) for warning in self.document.get("warnings", ())]
+        return f"{_html.table_html(rows)}{_html.operation_html(self.operator)}"

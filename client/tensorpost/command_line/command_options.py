@@ -1,0 +1,175 @@
+"""Options that several commands have, and what reads their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from ..calls.resampling import ResamplingMode, mode_of, simplest_ratio
+from ..client import Client
+from ..descriptors import FeatureLevel
+from ..network.options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
+from ..transport.api_key import find_api_key
+from ..values.problems import InvalidParameter
+
+__all__ = [
+    "AsJson",
+    "Attributes",
+    "BackendOption",
+    "DeviceOption",
+    "InputFile",
+    "KeyFile",
+    "Level",
+    "OutputFile",
+    "Quiet",
+    "Silence",
+    "Uds",
+    "Url",
+    "axes_of",
+    "client_of",
+    "counts_of",
+    "factors_of",
+    "mode_named",
+    "size_of",
+    "usage",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
+_MOST_DIGITS = 40  # of a whole number; Python reads no more than 4300, and no size has more than 20
+Url = Annotated[str, typer.Option("--url", envvar=URL_VARIABLE, help="The server.", show_default=True)]
+Uds = Annotated[
+    Path | None,
+    typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="PATH",
+        help="File with the API key, mode 0600.  [default: variables TENSORPOST_API_KEY, TENSORPOST_API_KEY_FILE]",
+    ),
+]
+Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds of silence after which to give up.")]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Backend to use.  [default: the server's choice]",
+        autocompletion=lambda: ["auto", "numba", "numpy", "cuda", "directml"],
+    ),
+]
+DeviceOption = Annotated[
+    int | None, typer.Option(min=0, help="Which of that backend's devices, from 0.  [default: the least busy one]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+InputFile = Annotated[
+    str, typer.Argument(metavar="IN", help="npy, PNG, JPEG, WebP or AVIF file, or - (standard input).")
+]
+OutputFile = Annotated[
+    str, typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output.")
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="An attribute, as in axis=1 or repeats=1,2; once for each of them."
+    ),
+]
+
+
+def _check_level(level: str | None) -> str | None:
+    return None if level is None else str(usage("--level", FeatureLevel.parse, level))
+
+
+Level = Annotated[
+    str | None,
+    typer.Option(
+        help="DirectML feature level that must support it, as in 2_1.",
+        callback=_check_level,
+        autocompletion=lambda: [str(level) for level in FeatureLevel],
+    ),
+]
+
+
+def client_of(
+    url: str,
+    uds: Path | None,
+    timeout: float | Timeout = DEFAULT_TIMEOUT_SECONDS,
+    *,
+    retries: int = DEFAULT_RETRIES,
+    api_key: Path | None = None,
+) -> Client:
+    socket = None if uds is None else str(uds)
+    key = find_api_key(api_key, url)  # here, because what is wrong with it is not wrong with --url
+    return usage(
+        "--url", lambda address: Client(address, uds=socket, timeout=timeout, retries=retries, api_key=key), url
+    )
+
+
+def usage(option: str, read: Callable[[S], T], text: S) -> T:
+    """Read an argument; what is wrong with it is wrong with the command line (status 2)."""
+    try:
+        return read(text)
+    except InvalidParameter as error:
+        raise typer.BadParameter(error.detail, param_hint=option) from None
+
+
+def size_of(text: str) -> tuple[int, ...]:
+    """Elements along each axis: `480,640`, or `640x480`, which is width and height and so the other way round."""
+    example = "width x height, as in 640x480, or one number for a square, as in 224"
+    wide = text.lower().split("x")
+    if len(wide) > 2 or not all(wide):
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
+    counts = [count for part in wide for count in counts_of(part, example)]
+    if len(wide) == 2 and len(counts) != 2:
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
+    return tuple(counts[:: -1 if len(wide) == 2 else 1])
+
+
+def mode_named(name: str, *, antialias: bool) -> ResamplingMode:
+    if name.lower() in ("cubic", "bicubic"):
+        raise InvalidParameter(
+            f"resample has no {name}; ONNX Resize has: "
+            "tensorpost onnx Resize IN -s mode=cubic -s scales=2,2 -s axes=0,1 -o OUT "
+            "(axes 0,1 are the rows and columns of a picture, 2,3 those of N,C,H,W)"
+        )
+    if name.lower() == "nearest" and antialias:
+        raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")
+    try:
+        return mode_of(name, antialias=antialias)
+    except InvalidParameter:
+        raise InvalidParameter(f"{name[:40]!r} is not a mode; there are linear and nearest") from None
+
+
+def counts_of(text: str, example: str = "one per dimension, as in 1,1,3,3") -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise InvalidParameter(f"{text[:60]!r} is not a list of whole numbers; write {example}")
+    if any(len(part) > _MOST_DIGITS for part in parts):
+        raise InvalidParameter(
+            f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"
+        )
+    counts = tuple(int(part) for part in parts)
+    if 0 in counts:
+        raise InvalidParameter(f"{text[:60]!r} has a 0; a result has at least 1 element along every dimension")
+    return counts
+
+
+def axes_of(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidParameter(f"{text[:60]!r} is not a list of axes; write numbers, as in -2,-1") from None
+
+
+def factors_of(text: str) -> tuple[float, ...]:
+    try:
+        factors = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidParameter(f"{text[:60]!r} is not a number or a list of numbers, as in 2 or 0.5,0.5") from None
+    for factor in factors:
+        simplest_ratio(factor, "a factor")
+    return factors

@@ -1,0 +1,410 @@
+"""The commands that compute or check an operation: tile, resample, run, onnx, validate."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from ..bodies.frame import encode_npy_head
+from ..bodies.images import encode_image
+from ..bodies.strict_json import read_json
+from ..calls.caller_arrays import tile_call
+from ..calls.resampling import DML_TYPES, ResamplingMode, resampling
+from ..client import Client
+from ..descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ..onnx import OnnxNode, lower
+from ..values.operation import Operation
+from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
+from .command_messages import option_words, picture_notes
+from .command_options import (
+    AsJson,
+    Attributes,
+    BackendOption,
+    DeviceOption,
+    InputFile,
+    KeyFile,
+    Level,
+    OutputFile,
+    Quiet,
+    Silence,
+    Uds,
+    Url,
+    axes_of,
+    client_of,
+    counts_of,
+    factors_of,
+    mode_named,
+    size_of,
+    usage,
+)
+from .files import (
+    check_destination,
+    check_picture,
+    destination,
+    format_of,
+    read_array,
+    standard_input,
+    write_blocks,
+)
+from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
+from .terminal import place_of, print_json, progress_bar
+
+__all__ = [
+    "onnx",
+    "resample",
+    "run",
+    "tile",
+    "validate",
+]
+
+_TILE_WORDS = {
+    "repeats": "--repeats",
+    "Repeats": "--repeats",
+    "x": "IN",
+    "the input": "IN",
+    "a feature level": "--level",
+}
+_RESAMPLE_WORDS = {"scales": "--scale", "sizes": "--size", "axes": "--axes", "x": "IN"}
+_LISTS = "a list that has an entry for each dimension is written in this order, as in -s repeats=2,3,1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """What a command computes: an operation, its input, and the shape of the result."""
+
+    operation: Operation
+    array: NDArray[Any]
+    shape: tuple[int, ...]
+    backend: str | None
+    device: int | None
+    level: str | None
+
+
+def _output_format(output: str) -> str | None:
+    wanted = usage("--output", format_of, output)
+    check_destination(output)
+    if output == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
+    return wanted
+
+
+def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
+    """Run it and write its result."""
+    (slot,) = computation.operation.outputs
+    if out_format != "npy":
+        check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
+    total = computation.array.nbytes + slot.layout.size_in_bytes
+    options: dict[str, Any] = {
+        "backend": computation.backend,
+        "device": computation.device,
+        "feature_level": computation.level,
+    }
+    with progress_bar(total, quiet=quiet) as progress:
+        if out_format == "npy":
+            # Never whole in our memory: mapped in, streamed out.
+            head = encode_npy_head(slot.layout.data_type, computation.shape)
+            blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
+            with destination(output) as file:
+                write_blocks(file, head, blocks)
+        else:
+            array = client.run(computation.operation, computation.array, progress=progress, **options).reshape(
+                computation.shape
+            )
+            content = encode_image(array, out_format)
+            with destination(output) as file:
+                file.write(content)
+
+
+def tile(
+    source: InputFile,
+    *,
+    repeats: Annotated[
+        str,
+        typer.Option(help="Copies per dimension, as in 1,1,3,3; for pictures rows and columns are enough, as in 3,3."),
+    ],
+    output: OutputFile = "-",
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    wanted = _output_format(output)
+    copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    read = read_array(source)
+    advice = "--repeats 2,3 lays 2 copies down and 3 across"
+    with client, picture_notes([(source, read)], advice):
+        if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
+            copies = (*copies, 1)
+        elif read.is_picture and read.array.ndim == 3 and len(copies) == 1 and (wanted or read.format) != "npy":
+            (count,) = copies
+            raise InvalidParameter(
+                f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and "
+                f"columns write --repeats {count},{count}"
+            )
+        if read.array.dtype == np.complex128:
+            raise InvalidParameter("tile takes no complex128; save the array as complex64, or its two parts as float64")
+        with option_words(_TILE_WORDS):
+            call = tile_call(read.array, copies, directml=level is not None)
+        computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
+
+
+def resample(
+    source: InputFile,
+    *,
+    scale: Annotated[
+        str | None, typer.Option(help="Factor for every axis of --axes, as in 2 or 0.5; or one for each, as in 2,1.5.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --scale: width x height, as in 640x480; one number for all of --axes, as in 224 for a "
+            "square; or one for each, as in 480,640."
+        ),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture; all axes of an npy, where a "
+            "number is given for each]"
+        ),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="linear or nearest.", autocompletion=lambda: ["linear", "nearest"])
+    ] = "linear",
+    antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
+    output: OutputFile = "-",
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
+    wanted = _output_format(output)
+    if (scale is None) == (size is None):
+        raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
+    factors = None if scale is None else usage("--scale", factors_of, scale)
+    counts = None if size is None else usage("--size", size_of, size)
+    chosen = None if axes is None else usage("--axes", axes_of, axes)
+    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    read = read_array(source)
+    if read.array.dtype.name not in DML_TYPES:
+        raise InvalidParameter(
+            f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
+            "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
+        )
+    if chosen is None:
+        option, given = ("--size", counts) if factors is None else ("--scale", factors)
+        if not read.is_picture and given is not None and len(given) == 1:
+            raise InvalidParameter(
+                f"{option} is a single number, which holds for every axis in --axes; name them, as in --axes -2,-1 for "
+                "the rows and columns of N, C, H, W, or --axes 0,1 for those of H, W, C"
+            )
+        chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
+    if size is not None and "x" in size.lower() and len(chosen) != 2:
+        raise InvalidParameter("width x height is for two axes; name them, rows first, as in --axes -2,-1")
+    advice = "--axes 0,1, the default, are its rows and columns"
+    with client, picture_notes([(source, read)], advice):
+        with option_words(_RESAMPLE_WORDS):
+            plan = resampling(
+                read.array,
+                scales=factors if factors is None or len(factors) != 1 else factors[0],
+                sizes=counts if counts is None or len(counts) != 1 else counts[0],
+                axes=chosen,
+                mode=kind,
+                antialias=antialias,
+            )
+        x = read.array.reshape(plan.desc.input_tensor.sizes)
+        computation = _Computation(plan.desc, x, plan.output_shape, backend, device, level)
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
+
+
+def run(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="Name of a DirectML operator, as in join; or FILE.json, a document; input tensors may be left out.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives, in binding order; one npz with the inputs' names alone.",
+        ),
+    ] = None,
+    *,
+    settings: Attributes = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
+    outputs = output or ["-"]
+    formats = [_output_format(path) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    given = usage("--set", attributes_of, settings or [])
+    document_file = file == "-" or file.endswith(".json")
+    if document_file:
+        if given:
+            raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
+        document = _read_document(file)
+        if not isinstance(document, dict):
+            raise InvalidParameter("an operator document must be a JSON object")
+        given = cast("dict[str, Any]", document)
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS, of_lists=True):
+        operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
+        options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+
+
+def onnx(
+    op_type: Annotated[str, typer.Argument(metavar="OP_TYPE", help="Name of an ONNX operator, as in Resize.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives: its tensors, in order; one npz with their names alone.",
+        ),
+    ] = None,
+    *,
+    settings: Attributes = None,
+    opset: Annotated[int | None, typer.Option(min=1, help="Opset.  [default: the newest]")] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="File, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    outputs = output or ["-"]
+    formats = [_output_format(path) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    given = usage("--set", attributes_of, settings or [])
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS, of_lists=True):
+        operation, by_name = described_node(op_type, opset, given, files)
+        options: dict[str, Any] = {"backend": backend, "device": device}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+
+
+def validate(
+    file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
+    *,
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
+    url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
+    wanted = usage("--level", FeatureLevel.parse, level)
+    client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
+    document = _read_document(file)
+    try:
+        if client is None:
+            desc = _validate_offline(document, wanted)
+        else:
+            with client:
+                desc = client.validate(document, feature_level=wanted).operator
+        sentence, lowest = _judged(desc, wanted)
+    except InvalidDescriptor as error:
+        if not as_json:
+            raise
+        _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_verdict(wanted, lowest, ())
+    else:
+        typer.echo(sentence)
+
+
+def _read_document(file: str) -> Any:
+    try:
+        return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    except InvalidJson as error:
+        where = "standard input" if file == "-" else file
+        error.detail = f"{where} is no document of an operator or ONNX node, which is JSON: {error.detail}"
+        raise
+
+
+def _is_node(document: object) -> bool:
+    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+
+
+def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | OnnxNode:
+    """What a server would say, from the same rules.
+
+    Raises:
+        InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
+            document's root.
+    """
+    if _is_node(document):
+        return OnnxNode.from_json(document)
+    desc = parse_operator(document, complete=True)
+    try:
+        desc.validate_for(level)
+    except UnsupportedAtLevel as error:
+        lowest = desc.lowest_feature_level()
+        seen_from_root = error.prefixed("desc")
+        seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
+        raise seen_from_root from None
+    return desc
+
+
+def _judged(operation: OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    if isinstance(operation, OperatorDesc):
+        lowest = str(operation.lowest_feature_level())
+        return f"valid at feature level {level} (DML_OPERATOR_{operation.operator_type}; lowest level {lowest})", lowest
+    lowering = lower(operation, level)
+    sentence = f"valid {operation.schema.name}; in DirectML {level}: {lowering.verdict.value} ({lowering.reason})"
+    return sentence, str(lowering.descriptor.lowest_feature_level()) if lowering.descriptor else None
+
+
+def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:
+    verdict = {
+        "valid": not violations,
+        "feature_level": str(level),
+        "lowest_feature_level": lowest,
+        "violations": [{**violation.to_json(), "path": place_of(violation)} for violation in violations],
+    }
+    print_json(verdict)

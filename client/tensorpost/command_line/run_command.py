@@ -1,0 +1,325 @@
+"""`tensorpost run`: any operator document with arrays from files; each output is streamed into a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bodies.images import encode_image
+from ..bodies.npy import encode_npy_head
+from ..bodies.strict_json import read_json
+from ..client import Client
+from ..descriptors import operator_class, parse_operator
+from ..descriptors.catalogue import slot_name
+from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
+from ..onnx.schemas import schema_of
+from ..values.datatypes import data_type
+from ..values.operation import Operation
+from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
+from .command_messages import node_words, setting_words
+from .files import Source, check_picture, destination, read_arrays, write_blocks
+from .terminal import progress_bar
+
+__all__ = ["InputFiles", "attributes_of", "compute_outputs", "described", "described_node", "described_operator"]
+
+_OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """The arrays that files hold.
+
+    Attributes:
+        sources: what was read, each with the path of its file.
+        names: names of the inputs that they are, if the only file is an npz archive with names; None if they are in
+            order.
+    """
+
+    sources: Sequence[tuple[str, Source]]
+    names: Sequence[str] | None
+
+    @classmethod
+    def read(cls, paths: Sequence[str]) -> InputFiles:
+        """Read all files: npy, pictures, and npz archives, whose arrays follow each other.
+
+        Raises:
+            InvalidParameter: an archive with names is not the only file.
+            OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
+        """
+        files = [(path, read_arrays(path)) for path in paths]
+        sources: list[tuple[str, Source]] = []
+        for path, found in files:
+            count = len(found)  # np.savez(file, a, b) calls them arr_0 and arr_1
+            unnamed = [""] if "" in found else [f"arr_{index}" for index in range(count)]
+            if set(found) == set(unnamed):
+                sources += [(path, found[name]) for name in unnamed]
+            elif len(files) == 1:
+                return cls([(path, source) for source in found.values()], list(found))
+            else:
+                raise InvalidParameter(f"{path} names its arrays ({', '.join(found)}); give it without other files")
+        return cls(sources, None)
+
+    @property
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """The arrays alone."""
+        return [source.array for _, source in self.sources]
+
+
+def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """The operation of a document, whose input tensors may be left out: they are described by the arrays.
+
+    Args:
+        document: `{"type": ..., "desc": {...}}`, or an ONNX node.
+        files: the inputs by name, or in binding order; those of an array of tensors follow each other.
+
+    Returns:
+        The operation, and the arrays by the names of its inputs.
+
+    Raises:
+        UnknownOperator, InvalidDescriptor: the document breaks a rule.
+        InvalidParameter: there are more or fewer arrays than the operation has inputs.
+    """
+    operation = _node(document, files) if "op_type" in document else _descriptor(document, files)
+    arrays, names = files.arrays, [slot.name for slot in operation.inputs]
+    if files.names is not None:
+        _check_names(operation.name, files.names, names)
+        return operation, dict(zip(files.names, arrays, strict=True))
+    if len(names) != len(arrays):
+        wanted = ", ".join(names) or "none"
+        raise InvalidParameter(f"{operation.name} has {counted(len(names), 'input')} ({wanted}), not {len(arrays)}")
+    return operation, dict(zip(names, arrays, strict=True))
+
+
+def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, more: str = "") -> None:
+    if not {*names} <= {*known}:
+        takes, found = ", ".join(known) or "none", ", ".join(names)
+        raise InvalidParameter(
+            f"{operator} takes the tensors {takes}{more}, and the npz file has {found[:200]}: "
+            "save them under these names, or without names in this order"
+        )
+
+
+def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
+    kind, desc = document.get("type"), document.get("desc")
+    if isinstance(kind, str) and isinstance(desc, Mapping):
+        fields: dict[str, Any] = {**cast("Mapping[str, Any]", desc)}
+        cls, left = operator_class(kind), list(files.arrays)
+        known = cls.facts.fields_by_kind["input"]
+        paths = [cls.path_of_slot(name) for name in files.names or ()]
+        if None in paths:
+            names = [field.slot_name + ("_0" if field.is_array else "") for field in known]
+            _check_names(
+                cls.operator_type, files.names or (), names, more=", ..." if known[-1:] and known[-1].is_array else ""
+            )
+        for field in known:
+            if files.names is None:
+                taken, left = (left, []) if field.is_array else (left[:1], left[1:])
+            else:
+                own = [
+                    (path, x)
+                    for path, x in zip(paths, files.arrays, strict=True)
+                    if path and path[0] == field.attribute_name
+                ]
+                taken = [x for _, x in sorted(own, key=itemgetter(0))]
+            if taken and field.name not in fields:
+                tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]
+                fields[field.name] = tensors if field.is_array else tensors[0]
+        document = {**document, "desc": fields}
+    return parse_operator(document, complete=True)
+
+
+def _directml_name(field: str, array: NDArray[Any]) -> str:
+    name = data_type(array.dtype).directml
+    if name is None:
+        raise InvalidParameter(f"{slot_name(field)}: DirectML has no type for {array.dtype}; convert the file first")
+    return name
+
+
+def _node(document: Mapping[str, Any], files: InputFiles) -> OnnxNode:
+    inputs, arrays = document.get("inputs"), files.arrays
+    if isinstance(inputs, Mapping) and arrays:
+        given: dict[str, Any] = {**cast("Mapping[str, Any]", inputs)}
+        schema = schema_of(str(document.get("op_type")), document.get("opset"))
+        names = [slot.name for slot in schema.data_inputs if not slot.variadic]
+        names += [f"{slot.name}_{at}" for slot in schema.data_inputs if slot.variadic for at in range(len(arrays))]
+        if files.names is not None:
+            _check_names(schema.name, files.names, names)
+            names = [*files.names]
+        for name, array in zip(names, arrays, strict=False):
+            given.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
+        document = {**document, "inputs": given}
+    return OnnxNode.from_json(document)
+
+
+def attributes_of(settings: Sequence[str]) -> dict[str, str]:
+    """The attributes of `--set name=value`, as texts.
+
+    Raises:
+        InvalidParameter: a setting without an equals sign, or a name that stands there twice.
+    """
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InvalidParameter(f"{setting[:60]!r} sets nothing; write NAME=VALUE, as in axis=1")
+        if name.strip() in found:
+            raise InvalidParameter(f"{name.strip()[:60]!r} is set twice; separate several values by commas")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def described_operator(
+    name: str, attributes: Mapping[str, str], files: InputFiles
+) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """An operator from its name and its attributes as texts, and the arrays by the names of its inputs.
+
+    Attributes are also `output_data_type` and `output_sizes`, of the first output; by default those of the first array.
+
+    Raises:
+        UnknownOperator: there is no such operator.
+        InvalidDescriptor: it breaks a rule.
+        InvalidParameter: it has no such attribute, or more or fewer inputs than there are arrays.
+    """
+    try:
+        cls = operator_class(name)
+    except UnknownOperator as error:
+        if error.extra["nearest"] is None:
+            error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
+        raise
+    fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
+    desc: dict[str, Any] = {}
+    output: dict[str, Any] = {}
+    for attribute, text in attributes.items():
+        field = fields.get(attribute.lower()) or next((f for f in fields.values() if f.name == attribute), None)
+        if field is not None:
+            desc[field.name] = _value(text, is_array=field.is_array)
+        elif attribute in _OUTPUT_SETTINGS:
+            output[_OUTPUT_SETTINGS[attribute]] = _value(text, is_array=attribute == "output_sizes")
+        else:
+            guess = nearest(attribute, [*fields])
+            hint = f"did you mean {guess}?" if guess else f"it has {', '.join(fields) or 'none'}"
+            raise InvalidParameter(f"{cls.operator_type} has no attribute {attribute[:60]!r}; {hint}")
+    arrays = files.arrays
+    required = [field.slot_name for field in cls.facts.fields_by_kind["input"] if not field.optional]
+    if len(arrays) < len(required):
+        takes = counted(len(required), "tensor")
+        raise InvalidParameter(
+            f"{cls.operator_type} takes {takes} ({', '.join(required)}); got {counted(len(arrays), 'array')}"
+        )
+    if output:
+        first = {"DataType": _directml_name("input", arrays[0]), "Sizes": list(arrays[0].shape)} if arrays else {}
+        field = cls.facts.fields_by_kind["output"][0]
+        desc[field.name] = [{**first, **output}] if field.is_array else {**first, **output}
+    try:
+        return described({"type": cls.operator_type, "desc": desc}, files)
+    except InvalidDescriptor as error:
+        raise setting_words(cls, error) from None
+
+
+def _value(text: str, *, is_array: bool) -> Any:
+    """A number, a structure or a list as in JSON, a list with commas, or a word."""
+    if is_array and not text.startswith("["):
+        return [_value(item.strip(), is_array=False) for item in text.split(",")]
+    try:
+        return read_json(text.encode())
+    except InvalidJson:
+        return text
+
+
+def described_node(
+    op_type: str, opset: int | None, attributes: Mapping[str, str], files: InputFiles
+) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """An ONNX node from attributes and small inputs as texts, and the arrays by the names of its tensors.
+
+    Raises:
+        UnknownOperator, InvalidDescriptor: there is no such operator, or the node breaks a rule.
+        InvalidParameter: there are more arrays than the operator has tensors.
+    """
+    at = NEWEST_OPSET if opset is None else opset
+    op_type = next((s.op_type for s in ONNX_OPERATORS if s.op_type.lower() == op_type.lower()), op_type)
+    schema, arrays = schema_of(op_type, at), files.arrays
+    slots = schema.data_inputs
+    names = [slot.name for slot in slots if not slot.variadic]
+    names += [f"{slot.name}_{index}" for slot in slots if slot.variadic for index in range(len(arrays) - len(names))]
+    if len(arrays) > len(names):
+        takes = counted(len(names), "tensor")
+        raise InvalidParameter(f"{op_type} takes {takes} ({', '.join(names)}), and there are {len(arrays)}")
+    if files.names is not None:
+        _check_names(op_type, files.names, names)
+        names = [*files.names]
+    by_name = dict(zip(names, arrays, strict=False))
+    tensors = {name: OnnxTensor(data_type(x.dtype).numpy_name, x.shape) for name, x in by_name.items()}
+    try:
+        return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+    except InvalidDescriptor as error:
+        raise node_words(error, schema) from None
+
+
+def compute_outputs(
+    client: Client, operation: Operation, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
+    formats: Sequence[str | None], options: Mapping[str, Any], *, quiet: bool,
+) -> None:  # fmt: skip
+    """Run an operation and write its outputs: npy is streamed, one picture is written whole.
+
+    Raises:
+        InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
+    """
+    picture = next((found for found in formats if found not in (None, "npy")), None)
+    if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
+        raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
+    with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress:
+        if picture is None:
+            write_outputs(operation, client.stream(operation, arrays, progress=progress, **options), outputs)
+            return
+        (slot,) = operation.outputs
+        shape = (
+            slot.layout.sizes[1:] if len(slot.layout.sizes) == 4 and slot.layout.sizes[0] == 1 else slot.layout.sizes
+        )
+        check_picture(slot.layout.data_type.dtype, shape, picture)
+        content = encode_image(client.run(operation, arrays, progress=progress, **options).reshape(shape), picture)
+        with destination(outputs[0]) as file:
+            file.write(content)
+
+
+def write_outputs(operation: Operation, blocks: Iterator[Any], outputs: Sequence[str]) -> None:
+    """Write each output of a stream as npy; a file appears under its name when it is complete.
+
+    Args:
+        operation: what is computed.
+        blocks: memoryviews of the only output, or a `TensorBlock` for each block of several.
+        outputs: paths, one for each output; `-` for standard output.
+
+    Raises:
+        InvalidParameter: there are more or fewer paths than outputs, or an output is not packed.
+    """
+    slots = operation.outputs
+    if len(slots) != len(outputs):
+        names = ", ".join(slot.name for slot in slots)
+        raise InvalidParameter(
+            f"{operation.name} has {counted(len(slots), 'output')} ({names}): name each with -o, in this order"
+        )
+    for slot in slots:
+        if not slot.layout.packed:
+            raise InvalidParameter(f"npy holds packed tensors only, and {slot.name} has strides or padding")
+    heads = [encode_npy_head(slot.layout.data_type, slot.layout.sizes) for slot in slots]
+    if len(slots) == 1:
+        with destination(outputs[0]) as file:
+            write_blocks(file, heads[0], blocks)
+        return
+    for (_, group), head, path in zip(groupby(blocks, lambda block: block.output), heads, outputs, strict=True):
+        with destination(path) as file:
+            write_blocks(file, head, (block.data for block in group))
+
+
+def total_bytes(operation: Operation, arrays: Arrays) -> int:
+    """Bytes that are sent and received, for a progress bar."""
+    received = sum(slot.layout.size_in_bytes for slot in operation.outputs)
+    return received + sum(int(np.asarray(array).nbytes) for array in arrays.values())

@@ -1,0 +1,28 @@
+"""The server's side of the commands."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ..values.extras import install_command
+
+__all__ = ["server_commands"]
+
+
+def server_commands() -> ModuleType:
+    """The server's module of commands. By name, because the SDK does without the server's code.
+
+    Raises:
+        ModuleNotFoundError: the server, or a package that it needs, is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module("tensorpost_server.commands")
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package in ("tensorpost", "tensorpost_server"):
+            raise  # a file of ours is gone: no extra brings it back
+        raise ModuleNotFoundError(
+            f"this command needs the server, and {package} is not installed: {install_command('server')}",
+            name=missing.name,
+        ) from None

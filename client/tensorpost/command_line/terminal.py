@@ -1,0 +1,128 @@
+"""What the command line shows: results as JSON or a table, errors as a block of text, long work as a progress bar.
+
+Results go to standard output, everything said about them to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..calls.results import Progress
+from ..transport.http1 import PIECE_BYTES
+from ..values.problems import TensorpostError, Violation
+
+__all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error", "size_text"]
+
+_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+_NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
+_LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no terminal folds it
+
+
+@contextmanager
+def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
+    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
+    console = Console(stderr=True)
+    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(binary_units=True),
+        rich.progress.TextColumn("{task.fields[rate]}"),  # Rich's own column of speeds counts in MB
+        rich.progress.TimeRemainingColumn(compact=True),
+    )
+    begin = time.perf_counter()
+    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("sending", total=total, rate="")
+
+        def show(progress: Progress) -> None:
+            waiting = "computing" if progress.sent == progress.to_send else "sending"
+            doing = "receiving" if progress.received else waiting
+            done = progress.sent + progress.received
+            rate = done / (1 << 20) / max(time.perf_counter() - begin, 1e-3)
+            bar.update(task, description=doing, completed=done, rate=f"{rate:.0f} MiB/s")
+
+        yield show
+    seconds = time.perf_counter() - begin
+    console.print(f"{size_text(total)} both ways in {seconds:.1f} s", highlight=False)
+
+
+def place_of(violation: Violation) -> str:
+    """A violation's JSONPath or option, whether it was made here or came from a server as text."""
+    first = violation.path[0] if violation.path else None
+    return first if isinstance(first, str) and first.startswith(("$", "-")) else violation.to_json()["path"]
+
+
+def show_error(error: TensorpostError) -> None:
+    """What was wrong, what was expected and what to change, violation by violation."""
+    lines: list[str] = []
+    for violation in error.violations:
+        lines.append(f"{place_of(violation)}: {violation.message}")
+        found = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
+        expected = f"expected {violation.expected}" if violation.expected else ""
+        source = f"({violation.source})" if violation.source else ""
+        facts = ", ".join(filter(None, (found, expected)))
+        if facts or source:
+            lines.append("  " + " ".join(filter(None, (facts, source))))
+    lines += getattr(error, "__notes__", ())
+    if error.request_id:
+        lines.append(f"request id: {error.request_id}")
+    # With violations the detail repeats the first one.
+    show_block(error.title if error.violations else error.detail, lines)
+
+
+def show_block(headline: str, lines: Sequence[str]) -> None:
+    """An error on standard error: a headline, and what belongs to it indented."""
+    text = "\n  ".join([f"error: {headline}", *lines])
+    # What a server or a file said must not steer the terminal.
+    typer.echo("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """The value on standard output, indented."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on standard output."""
+    console = Console(markup=False, highlight=False)
+    if not console.file.isatty():
+        console.width = _NEVER_WRAPPED  # for other programs, and for logs: every word whole
+        rows = [[_folded(str(cell)) for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+def _folded(sentence: str) -> str:
+    return textwrap.fill(sentence, _LONGEST_CELL, break_long_words=False, break_on_hyphens=False)
+
+
+def size_text(size_in_bytes: int) -> str:
+    """`2 GiB`, `1.5 MiB` or `300 bytes`; a size that is not a whole number of hundredths is followed by its bytes."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_in_bytes >= factor:
+            short = f"{size_in_bytes / factor:.2f}".rstrip("0").rstrip(".")
+            exact = size_in_bytes * 100 % factor == 0
+            return f"{short} {unit}" if exact else f"{short} {unit} ({size_in_bytes:,} bytes)"
+    return f"{size_in_bytes:,} bytes"
+
+
+def gib(size_in_bytes: float) -> str:
+    """`2.0 GiB`."""
+    return f"{size_in_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,1 @@
+"""Connections to a server: addresses, sockets, waits and deadlines."""
