@@ -1,0 +1,60 @@
+"""Every name that a user of the SDK can import, as `tests/repository/public_names.json` lists them.
+
+    python -m tests.support.public_names        add the names that are new, from the root of the repository
+
+Names are only added: one that is gone would break a user's import, and is taken out of the file by hand, with a line in
+CHANGELOG.md. A module is public if neither its name nor a package above it begins with `_`, and if it says what it
+offers in `__all__`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tensorpost
+
+__all__ = ["NAMES", "check", "public_names"]
+
+NAMES = Path(__file__).parents[1] / "repository" / "public_names.json"
+
+
+def public_names() -> dict[str, list[str]]:
+    """The names by module, as they are now."""
+    found: dict[str, list[str]] = {}
+    for info in [*pkgutil.walk_packages(tensorpost.__path__, "tensorpost.")]:
+        if not any(part.startswith("_") for part in info.name.split(".")):
+            found[info.name] = sorted(set(getattr(importlib.import_module(info.name), "__all__", [])))
+    return {"tensorpost": sorted(tensorpost.__all__), **found}
+
+
+def check(names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names that cannot be imported, each as `module.name`."""
+    missing: list[str] = []
+    for module, wanted in names.items():
+        scope: dict[str, object] = {}
+        try:
+            exec(f"import {module}", scope)
+        except ImportError:
+            missing.append(module)
+            continue
+        for name in wanted:
+            try:
+                exec(f"from {module} import {name}", scope)
+            except ImportError:
+                missing.append(f"{module}.{name}")
+    return missing
+
+
+if __name__ == "__main__":
+    known: dict[str, list[str]] = json.loads(NAMES.read_text("utf-8")) if NAMES.exists() else {}
+    if sys.argv[1:] == ["--check"]:
+        sys.stdout.write("\n".join(check(known)))
+    else:
+        now = public_names()
+        every = {name: sorted({*known.get(name, []), *now.get(name, [])}) for name in sorted({*known, *now})}
+        NAMES.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
