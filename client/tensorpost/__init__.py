@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from . import compat, datatypes, descriptors, distributed, four_bits, frame, npy, onnx, problems, resampling
     from .async_client import AsyncClient
     from .calls.progress_bar import ProgressBar
-    from .calls.results import Progress, Result, TensorBlock, Validation
+    from .calls.results import Result, TensorBlock, Validation
     from .client import Client
     from .descriptors import (
         BufferTensorDesc,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         parse_operator,
     )
     from .network.options import Limits, Timeout
+    from .transport.progress import Progress
     from .values.datatypes import TensorDataType
     from .values.problems import TensorpostError, Violation
 
@@ -61,12 +62,10 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "_results": ("Progress", "Result", "TensorBlock", "Validation"),
-    "_options": ("Limits", "Timeout"),
-    "_progress_bar": ("ProgressBar",),
     "async_client": ("AsyncClient",),
+    "calls.progress_bar": ("ProgressBar",),
+    "calls.results": ("Result", "TensorBlock", "Validation"),
     "client": ("Client",),
-    "datatypes": ("TensorDataType",),
     "descriptors": (
         "BufferTensorDesc",
         "FeatureLevel",
@@ -75,7 +74,10 @@ _NAMES_BY_MODULE = {
         "TileOperatorDesc",
         "parse_operator",
     ),
-    "problems": ("TensorpostError", "Violation"),
+    "network.options": ("Limits", "Timeout"),
+    "transport.progress": ("Progress",),
+    "values.datatypes": ("TensorDataType",),
+    "values.problems": ("TensorpostError", "Violation"),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
@@ -88,14 +90,18 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         found = importlib.import_module(f".{name}", __name__)
     else:
-        hint = (
-            ""
-            if name.startswith("_")
-            else importlib.import_module("._unknown_names", __name__).module_hint(name, __all__)
-        )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     globals()[name] = found  # asked for once
     return found
+
+
+def _hint(name: str) -> str:
+    if name.startswith("_"):
+        return ""
+    from .calls.unknown_names import module_hint
+    from .client import Client
+
+    return module_hint(name, __all__, [method for method in dir(Client) if not method.startswith("_")])
 
 
 def _version() -> str:

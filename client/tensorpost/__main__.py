@@ -1,4 +1,4 @@
-"""The command line's entry point: `tensorpost`, or `python -m tensorpost`. The commands are in `command_line/cli.py`."""
+"""The command line's entry point: `tensorpost`, or `python -m tensorpost`. See `command_line/cli.py`."""
 
 from __future__ import annotations
 

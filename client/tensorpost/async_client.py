@@ -16,8 +16,9 @@ from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import ResamplingMode
-from .calls.results import Progress, Result, Validation
-from .descriptors import FeatureLevel
+from .calls.results import Result, Validation
+from .calls.shared_regions import RegionPool
+from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
@@ -31,6 +32,7 @@ from .network.runtime import AsyncioRuntime
 from .onnx import NEWEST_OPSET
 from .transport.many_servers import ManyServers, new_transport
 from .transport.one_server import Transport
+from .transport.progress import Progress
 from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -87,11 +89,10 @@ class AsyncClient(NumpyCalls):
         runtime = AsyncioRuntime()
 
         def transport(url: str, address: str | None) -> Transport:
-            return Transport(
-                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
-            )
+            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
 
         self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
+        self._regions = RegionPool.of_setting(shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -114,7 +115,7 @@ class AsyncClient(NumpyCalls):
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await api.close(self._transport)
+        await api.close(self._transport, self._regions)
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class AsyncClient(NumpyCalls):
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress)
-        return await api.compute(self._transport, desc, inputs, out, options)
+        return await api.compute(self._transport, desc, inputs, out, options, self._regions)
 
     def stream(
         self,

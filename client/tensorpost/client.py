@@ -1,7 +1,7 @@
 """`Client`: the calls, blocking.
 
-What a call means is written in `calls/api_calls.py`, once, as a coroutine; here it is run to its end. `async_client.py` is
-generated from this file: after a change, run `python client/generate_async_client.py`.
+What a call means is written in `calls/api_calls.py`, once, as a coroutine; here it is run to its end.
+`async_client.py` is generated from this file: after a change, run `python client/generate_async_client.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import ResamplingMode
-from .calls.results import Progress, Result, Validation
-from .descriptors import FeatureLevel
+from .calls.results import Result, Validation
+from .calls.shared_regions import RegionPool
+from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
@@ -35,6 +36,7 @@ from .network.runtime import ThreadRuntime, iterate_blocking, run_blocking
 from .onnx import NEWEST_OPSET
 from .transport.many_servers import ManyServers, new_transport
 from .transport.one_server import Transport
+from .transport.progress import Progress
 from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -104,11 +106,10 @@ class Client(NumpyCalls):
         runtime = ThreadRuntime()
 
         def transport(url: str, address: str | None) -> Transport:
-            return Transport(
-                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
-            )
+            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
 
         self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
+        self._regions = RegionPool.of_setting(shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -132,7 +133,7 @@ class Client(NumpyCalls):
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        run_blocking(api.close(self._transport))
+        run_blocking(api.close(self._transport, self._regions))
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class Client(NumpyCalls):
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress)
-        return run_blocking(api.compute(self._transport, desc, inputs, out, options))
+        return run_blocking(api.compute(self._transport, desc, inputs, out, options, self._regions))
 
     def stream(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .calls.caller_arrays import Inputs, request_template, wire_inputs
-from .calls.results import Progress
+from .transport.progress import Progress
 from .values.checks import shown, text, whole_number
 from .values.operation import Operation
 from .values.problems import InvalidParameter

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 from fnmatch import fnmatch
 
 import pytest
-from tests.support import structure
 from tests.support.batches import each
 from tests.support.docs_tables import DOCS, PICTURE
 from tests.support.structure import boxes, picture, rows_of
@@ -32,7 +31,9 @@ def test_every_box_is_drawn_and_every_arrow_points_down() -> None:
     ends = [(int(found[1]), int(found[2])) for d in arrows if (found := re.fullmatch(r"M\d+ (\d+)C.* (\d+)", d))]
 
     assert sorted(filter(None, names)) == sorted(boxes()[0])
-    assert {"http", "engine", "backends", "planning", "operators", "forms", "descriptors", "SDK"} <= set(names)
+    assert {"http", "engine", "backends", "planning", "operators", "forms", "descriptors", "calls", "values"} <= set(
+        names
+    )
     assert len(ends) == len(arrows) >= len(names) - 1
     assert all(begin < end for begin, end in ends)
 
@@ -61,8 +62,8 @@ def test_the_forms_are_those_that_operators_have() -> None:
 
 
 def test_every_package_has_a_row() -> None:
-    packages = {f"{path.parent.name}/" for path in (ROOT / "app/tensorpost_server").glob("*/__init__.py")}
+    roots = (ROOT / "app/tensorpost_server", ROOT / "client/tensorpost")
+    packages = {f"{path.parent.name}/" for root in roots for path in root.glob("*/__init__.py")}
     _, _, table = PAGE.partition("## Packages")
 
     assert packages <= set(re.findall(r"^\| `([\w]+/)`", table, re.M))
-    assert structure.SDK in table

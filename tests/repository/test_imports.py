@@ -127,9 +127,19 @@ PLANTS = {
     "app/tensorpost_server/backends/numpy_.py": "import tensorpost_server.operators.registry",
     "client/tensorpost/values/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
-    "client/tensorpost/command_line/files.py": "import httpx",
+    "client/tensorpost/network/deadline.py": "import httpx\nimport tensorpost.calls.results",
     "app/tensorpost_server/operators/onnx_runtime.py": "import onnxruntime",
 }
+
+
+@pytest.mark.parametrize("package", ["client/tensorpost", "app/tensorpost_server"])
+def test_every_folder_has_a_layer(package: str) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    layers = [contract.get("layers", []) for contract in settings["tool"]["importlinter"]["contracts"]]
+    named = {name for several in layers for layer in several for name in layer.split(" | ")}
+    folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+
+    assert {f"{Path(package).name}.{folder}" for folder in folders} - {"tensorpost_server.child_processes"} <= named
 
 
 def test_a_forbidden_import_is_found(tmp_path: Path) -> None:

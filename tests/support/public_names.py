@@ -3,8 +3,8 @@
     python -m tests.support.public_names        add the names that are new, from the root of the repository
 
 Names are only added: one that is gone would break a user's import, and is taken out of the file by hand, with a line in
-CHANGELOG.md. A module is public if neither its name nor a package above it begins with `_`, and if it says what it
-offers in `__all__`.
+CHANGELOG.md. Modules of the folders in `INNER` are not public; a module beside the folders hands on what users need of
+them, and has its name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from pathlib import Path
 
 import tensorpost
 
-__all__ = ["NAMES", "check", "public_names"]
+__all__ = ["INNER", "NAMES", "check", "public_names"]
 
+INNER = ("bodies", "calls", "command_line", "network", "transport", "values")
 NAMES = Path(__file__).parents[1] / "repository" / "public_names.json"
 
 
 def public_names() -> dict[str, list[str]]:
-    """The names by module, as they are now."""
-    found: dict[str, list[str]] = {}
-    for info in [*pkgutil.walk_packages(tensorpost.__path__, "tensorpost.")]:
-        if not any(part.startswith("_") for part in info.name.split(".")):
-            found[info.name] = sorted(set(getattr(importlib.import_module(info.name), "__all__", [])))
-    return {"tensorpost": sorted(tensorpost.__all__), **found}
+    """The names by module, as they are now. Without `__all__` only a module that hands on another's names is public."""
+    found = {"tensorpost": sorted(tensorpost.__all__)}
+    for info in pkgutil.walk_packages(tensorpost.__path__, "tensorpost."):
+        _, name, *_ = info.name.split(".")
+        module = importlib.import_module(info.name)
+        if name in INNER or name.startswith("_"):
+            continue
+        if hasattr(module, "__all__"):
+            found[info.name] = sorted(set(module.__all__))
+        elif info.name.count(".") == 1:
+            found[info.name] = sorted(each for each in vars(module) if not each.startswith("_"))
+    return found
 
 
 def check(names: Mapping[str, Sequence[str]]) -> list[str]:

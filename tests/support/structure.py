@@ -2,25 +2,21 @@
 
     python -m tests.support.docs_tables        write both anew, from the root of the repository
 
-A box is a package, a module of the server beside its packages, or a group of modules of `tensorpost`: those that the
-contract "The contract is pure values" in `pyproject.toml` names, and the SDK, which is all the others.
+A box is a package, or a module of the server beside its packages; the SDK's modules beside its packages are one box.
 """
 
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import grimp
 
 __all__ = ["Box", "boxes", "picture", "rows_of", "structure_table"]
 
-ROOT = Path(__file__).parents[2]
 SERVER, CLIENT = "tensorpost_server", "tensorpost"
-SDK, VALUES = "SDK", "contract values"
+CLIENTS = "clients"
 WIDTH, HEIGHT, RISE, MARGIN = 140, 30, 42, 16  # of a box, from one box to the next, around all; pixels
 
 Box = str
@@ -32,27 +28,16 @@ def _graph() -> grimp.ImportGraph:
     return grimp.build_graph(CLIENT, SERVER, include_external_packages=True, cache_dir=None)
 
 
-@cache
-def _contract() -> frozenset[str]:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    (modules,) = [
-        each["source_modules"] for each in contracts if each["name"].startswith("The contract is pure values")
-    ]
-    return frozenset(modules)
-
-
 def _box_of(module: str) -> Box | None:
-    """The box of a module; None for the packages themselves and for what is not ours."""
+    """The box of a module; None for the packages themselves, for public names of inner modules, and for others'."""
     root, _, rest = module.partition(".")
     if root not in (SERVER, CLIENT) or not rest:
         return None
     name = rest.partition(".")[0]
-    if root == SERVER:
+    if root == SERVER or name == "__main__" or _graph().find_children(f"{CLIENT}.{name}"):
         return name
-    if f"{CLIENT}.{name}" in _contract():
-        return name if _graph().find_children(f"{CLIENT}.{name}") else VALUES
-    return SDK
+    imported = _graph().find_modules_directly_imported_by(module)
+    return None if {each.rpartition(".")[2] for each in imported} == {name} else CLIENTS
 
 
 @cache

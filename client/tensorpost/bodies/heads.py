@@ -23,27 +23,6 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar, cast
 from ..values.datatypes import BOOLEANS, DATA_TYPES, DataType
 from ..values.problems import BodyMismatch, InvalidFrame, InvalidParameter, LimitExceeded, Violation, json_path
 
-__all__ = [
-    "ANY_NAME",
-    "HEAD_ALIGNMENT",
-    "MOST_DIMENSIONS",
-    "NPY_MEDIA_TYPE",
-    "SAFETENSORS_README",
-    "JsonPath",
-    "PieceReader",
-    "as_bytes",
-    "byte_count",
-    "is_array",
-    "is_object",
-    "is_size",
-    "refuse_other_containers",
-    "refused",
-    "remember_small",
-    "shape_violation",
-    "shown",
-    "sizes_to_write",
-]
-
 NPY_MEDIA_TYPE = "application/x-npy"
 HEAD_ALIGNMENT = 64
 """Bytes; every head we write is a multiple long, so the first buffer is aligned for any vector unit and in browsers."""

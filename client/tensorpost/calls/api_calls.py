@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.frame import MEDIA_TYPE
-from ..descriptors import FeatureLevel
+from ..descriptors.feature_levels import FeatureLevel
 from ..onnx.node import OnnxNode
 from ..onnx.strings import StringTable, has_strings, numbers_node
 from ..transport.http1 import Request
 from ..transport.many_servers import ManyServers
 from ..transport.one_server import Transport
+from ..transport.progress import Progress
 from ..values.checks import shown, text, whole_number
 from ..values.operation import Operation
 from ..values.problems import ConnectionProblem, InvalidParameter, Unavailable
@@ -34,12 +35,12 @@ from .caller_arrays import (
     check_out,
     output_memory,
     request_template,
+    wire_form,
     wire_inputs,
 )
-from .results import Progress, Result, ServerTiming, TensorBlock, Validation
+from .results import Result, ServerTiming, TensorBlock, Validation
 from .shared_calls import close_regions, compute_shared, model_of
-
-__all__ = ["RequestOptions", "close", "compute", "document", "health", "stream", "validate"]
+from .shared_regions import RegionPool
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -85,23 +86,19 @@ _NO_OPTIONS = RequestOptions()
 
 
 async def compute(
-    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
-) -> Result[Any]:
-    """Run an operation and receive its outputs whole.
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions,
+    regions: RegionPool | None = None,
+) -> Result[Any]:  # fmt: skip
+    """Run an operation and receive its outputs whole; in shared memory if there is a pool of regions and it pays.
 
     Raises:
         InvalidParameter: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
     if has_strings(operation):
-        return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
+        return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options, regions)
     template = request_template(operation)
-    if (
-        isinstance(transport, Transport)
-        and (regions := transport.regions) is not None
-        and options.progress is None
-        and (model := model_of(template)) is not None
-    ):
+    if regions is not None and options.progress is None and (model := model_of(template)) is not None:
         document, memory = operation.to_document_text(), wire_inputs(template, inputs)
         return await compute_shared(
             transport, regions, model, template, document, memory, out, _query(template, options)
@@ -110,7 +107,7 @@ async def compute(
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
-        metadata = await response.frame_head(template)
+        metadata = await response.frame_head([wire_form(slot) for slot in template.outputs])
         for slot, memory in zip(template.outputs, given, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
             await response.fill(target)
@@ -120,8 +117,9 @@ async def compute(
 
 
 async def _compute_strings(
-    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
-) -> Result[Any]:
+    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions,
+    regions: RegionPool | None,
+) -> Result[Any]:  # fmt: skip
     """Run a node on the numbers of its strings; the strings stay here.
 
     Raises:
@@ -137,7 +135,7 @@ async def _compute_strings(
             array = as_array(name, arrays[name], texts=True)
             like = array.dtype if array.dtype.kind == "T" else like
             arrays[name] = table.numbers_of_array(name, array)
-    result = await compute(transport, numbers, arrays, None, options)
+    result = await compute(transport, numbers, arrays, None, options, regions)
     texts = {name for name, tensor in node.results if tensor.data_type == "str"}
     found = {name: table.array(array, like) if name in texts else array for name, array in result.arrays.items()}
     return replace(result, arrays=found)
@@ -160,7 +158,7 @@ async def _blocks(
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as response:
-        await response.frame_head(template)
+        await response.frame_head([wire_form(slot) for slot in template.outputs])
         for slot in template.outputs:
             for start in range(0, slot.layout.size_in_bytes, block_bytes):
                 # New memory for each block: a caller may keep one while the next comes.
@@ -173,10 +171,10 @@ async def _blocks(
         await response.finish()
 
 
-async def close(transport: Transport | ManyServers) -> None:
+async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:
     """Close all connections, and give shared memory back."""
-    if isinstance(transport, Transport) and transport.regions is not None:
-        await close_regions(transport, transport.regions)
+    if regions is not None:
+        await close_regions(transport, regions)
     await transport.close()
 
 

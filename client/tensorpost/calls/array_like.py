@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..values.datatypes import DataType, data_type
 from ..values.problems import InvalidParameter
 
-__all__ = ["TensorLike", "as_array", "as_array_of", "is_nested_numbers", "refuse_mask"]
-
 # Modes of Pillow whose numbers are grey or colour as they are; those of the others are places in a palette, or inks.
 _PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "I", "F")
 

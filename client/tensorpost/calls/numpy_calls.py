@@ -19,13 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..onnx import NEWEST_OPSET
+from ..transport.progress import Progress
 from ..values.datatypes import data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
 from .caller_arrays import Outputs, onnx_node
-from .results import Progress
-
-__all__ = ["CallOptions", "NumpyCalls"]
 
 AnyArray = NDArray[Any]
 Axes = int | Sequence[int] | None

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from .results import Progress
-
-__all__ = ["ProgressBar"]
+from ..transport.progress import Progress
 
 _WIDTH = 24  # characters
 _PAUSE = 0.1  # seconds between two drawings

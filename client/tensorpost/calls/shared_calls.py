@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from ..onnx.schemas import is_own
 from ..transport.http1 import Request
+from ..transport.many_servers import ManyServers
 from ..transport.one_server import Transport
 from ..values.problems import NoBackend, RegionNotFound, TensorpostError, Unavailable
 from .caller_arrays import Outputs, RequestTemplate, check_out, output_memory, wire_form
 from .results import Result, ServerTiming
 from .shared_regions import LEAST_BYTES, OwnRegion, RegionPool
-
-__all__ = ["close_regions", "compute_shared", "model_of"]
 
 _JSON = (("content-type", "application/json"), ("accept", "application/json"))
 
@@ -36,7 +35,7 @@ def model_of(template: RequestTemplate) -> str | None:
 
 
 async def compute_shared(
-    transport: Transport, regions: RegionPool, model: str, template: RequestTemplate, operation: str,
+    transport: Transport | ManyServers, regions: RegionPool, model: str, template: RequestTemplate, operation: str,
     inputs: list[memoryview], out: Outputs, options: Mapping[str, str],
 ) -> Result[Any]:  # fmt: skip
     """Run an operation with its tensors in shared memory.
@@ -69,7 +68,7 @@ async def compute_shared(
 
 
 async def _compute_once(
-    transport: Transport, regions: RegionPool, region: OwnRegion, sizes: list[int], model: str,
+    transport: Transport | ManyServers, regions: RegionPool, region: OwnRegion, sizes: list[int], model: str,
     template: RequestTemplate, operation: str, inputs: list[memoryview], given: Sequence[NDArray[Any] | None],
     options: Mapping[str, str],
 ) -> Result[Any]:  # fmt: skip
@@ -98,7 +97,7 @@ async def _compute_once(
     return Result(arrays, headers.get("tensorpost-backend", ""), device, timing, request_id)
 
 
-async def close_regions(transport: Transport, regions: RegionPool) -> None:
+async def close_regions(transport: Transport | ManyServers, regions: RegionPool) -> None:
     """Unregister and free every region."""
     for region in regions.empty():
         region.close()
@@ -107,7 +106,7 @@ async def close_regions(transport: Transport, regions: RegionPool) -> None:
 
 
 async def _infer(
-    transport: Transport, region: OwnRegion, model: str, template: RequestTemplate, operation: str,
+    transport: Transport | ManyServers, region: OwnRegion, model: str, template: RequestTemplate, operation: str,
     parts: list[tuple[int, memoryview]], options: Mapping[str, str],
 ) -> tuple[Mapping[str, str], str | None]:  # fmt: skip
     entries: list[dict[str, Any]] = []
@@ -126,7 +125,7 @@ async def _infer(
         return response.headers, response.request_id
 
 
-async def _register(transport: Transport, region: OwnRegion) -> None:
+async def _register(transport: Transport | ManyServers, region: OwnRegion) -> None:
     body = json.dumps({"key": f"/{region.name}", "byte_size": region.size}).encode()
     path = f"/v2/systemsharedmemory/region/{region.name}/register"
     try:
@@ -142,7 +141,7 @@ async def _register(transport: Transport, region: OwnRegion) -> None:
     region.unlink()
 
 
-async def _unregister(transport: Transport, region: OwnRegion) -> None:
+async def _unregister(transport: Transport | ManyServers, region: OwnRegion) -> None:
     if region.registered:
         path = f"/v2/systemsharedmemory/region/{region.name}/unregister"
         async with await transport.ask(Request("POST", path, _JSON, ()), repeat=False) as response:

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..values.checks import shown
 from ..values.problems import InvalidParameter
-
-__all__ = ["LEAST_BYTES", "OwnRegion", "RegionPool"]
 
 LEAST_BYTES = 64 * 1024
 """Input and output together, bytes, from which on shared memory is used; less goes through the socket in one packet."""
@@ -92,6 +91,17 @@ class RegionPool:
         self._idle: list[OwnRegion] = []
         self._lock = threading.Lock()
         self._process = os.getpid()
+
+    @classmethod
+    def of_setting(cls, shared_memory: object) -> RegionPool | None:
+        """The regions of a client with this `shared_memory`; None if its tensors go through the socket.
+
+        Raises:
+            InvalidParameter: it is neither True nor False; or this system has no shared memory.
+        """
+        if not isinstance(shared_memory, bool):
+            raise InvalidParameter(f"shared_memory is {shown(shared_memory)}; it must be True or False")
+        return cls() if shared_memory else None
 
     def take(self, sizes: Sequence[int]) -> OwnRegion:
         """A region with room for tensors of these sizes; it may be one that the server knows.

@@ -8,8 +8,6 @@ from ..descriptors import operator_meant
 from ..onnx import ONNX_OPERATORS
 from ..values.problems import nearest
 
-__all__ = ["method_hint", "module_hint"]
-
 _SYNONYMS: Mapping[str, str] = {
     "cast": "astype", "cat": "concatenate", "concat": "concatenate", "div": "divide", "dot": "matmul",
     "expand": "broadcast_to", "gather": "take", "interpolate": "resample", "join": "concatenate", "mul": "multiply",
@@ -60,11 +58,8 @@ def _by_another_name(name: str, methods: Sequence[str]) -> str:
     return "" if op_type is None else f'; the ONNX operator is onnx("{op_type}", ...)'
 
 
-def module_hint(name: str, names: Sequence[str]) -> str:
-    """The same for the package, which operators are no members of."""
-    from ..client import Client
-
-    methods = [method for method in dir(Client) if not method.startswith("_")]
+def module_hint(name: str, names: Sequence[str], methods: Sequence[str]) -> str:
+    """The same for the package, which operators are no members of: of its names and its clients' methods."""
     if name in methods:
         return f"; it is a method of a client: Client().{name}(...)"
     if name.endswith("Desc"):

@@ -17,8 +17,6 @@ from ..onnx import OnnxTensor
 from ..values.datatypes import BOOLEANS
 from ..values.problems import InvalidParameter, entry_count, nearest
 
-__all__ = ["Described", "no_such", "read_constant", "read_numbers", "read_sizes", "read_tensor"]
-
 Described: TypeAlias = NDArray[Any] | BufferTensorDesc | OnnxTensor
 """What is resized: of an array only dtype and shape count."""
 

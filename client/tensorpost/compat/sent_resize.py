@@ -16,22 +16,6 @@ from ..descriptors import BufferTensorDesc, OperatorDesc
 from ..onnx import OnnxNode, OnnxTensor, ResizeAxis, Resizing
 from ..values.problems import InvalidParameter
 
-__all__ = [
-    "FILTERED",
-    "MOST_DML_DIMENSIONS",
-    "ONNX_CUBIC",
-    "PILLOW_CUBIC",
-    "Coordinates",
-    "NearestRounding",
-    "axis_of",
-    "nearest_resize",
-    "packed",
-    "resize_node",
-    "resize_nodes",
-    "uneven",
-    "untouched",
-]
-
 Coordinates = Literal["half_pixel", "asymmetric", "align_corners"]
 NearestRounding = Literal["round_prefer_ceil", "round_prefer_floor", "floor"]
 

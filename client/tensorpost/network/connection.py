@@ -15,8 +15,6 @@ from .runtime import READ, WRITE
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["Connection", "awaited", "broken", "connect", "connect_failed", "tls_context"]
-
 _CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
 _TLS_AWAITED = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 

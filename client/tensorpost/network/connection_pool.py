@@ -12,8 +12,6 @@ from .connection import Connection
 from .deadline import Deadline
 from .options import Limits
 
-__all__ = ["CLOSED", "ConnectionPool"]
-
 CLOSED = "the client has been closed; make a new one"
 
 

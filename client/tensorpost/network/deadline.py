@@ -11,8 +11,6 @@ from ..values.problems import RequestTimeout
 from .origin import Origin
 from .runtime import Runtime
 
-__all__ = ["Deadline", "WaitPhase"]
-
 WaitPhase: TypeAlias = Literal["connect", "read", "write", "pool"]
 _SLACK_SECONDS = 0.002  # timers may fire this much before their time
 

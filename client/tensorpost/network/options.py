@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from ..values.problems import InvalidParameter
 
-__all__ = ["DEFAULT_BLOCK_BYTES", "DEFAULT_LIMITS", "DEFAULT_RETRIES", "DEFAULT_TIMEOUT_SECONDS", "DEFAULT_URL"]
-__all__ += ["NO_HEADERS", "URL_VARIABLE", "Limits", "Timeout"]
-
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "TENSORPOST_URL"
 DEFAULT_RETRIES = 2

@@ -15,8 +15,6 @@ from .options import Timeout
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["Origin"]
-
 _NO_SCHEME = re.compile(r"(?:localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]|[^:/?#@]+(?=:[0-9]))(?::[0-9]+)?(?:/|\Z)")
 """An address as people write it: `localhost:8000`, `10.0.0.7`, `gpu-box:8000/tensors`."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}

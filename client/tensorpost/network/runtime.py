@@ -16,8 +16,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["READ", "WRITE", "AsyncioRuntime", "Runtime", "ThreadRuntime", "iterate_blocking", "run_blocking"]
-
 READ, WRITE = 1, 4  # POLLIN and POLLOUT
 _TURN_SECONDS = 0.001  # other tasks wait for at most about as long while a body is sent or received
 _THREAD_WAIT_SECONDS = 0.05  # a wait in a thread ends by then, also for a task that was cancelled

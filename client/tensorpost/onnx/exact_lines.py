@@ -8,8 +8,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_COUNT", "floors"]
-
 MOST_COUNT = 1 << 31  # its square, which int64 holds, is the largest product below
 
 

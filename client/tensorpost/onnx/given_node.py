@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, cast
 
+from .operator_schema import OnnxSchema
 from .report import Path, Report
-from .schemas import OnnxSchema
 from .tensor import OnnxTensor
 
 __all__ = ["Broken", "GivenNode", "InferredOutputs", "Meaning", "Shape"]

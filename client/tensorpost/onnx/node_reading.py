@@ -30,20 +30,6 @@ from .schemas import (
 )
 from .tensor import MAX_RANK, OnnxTensor
 
-__all__ = [
-    "INTEGER",
-    "TYPE_ATTRIBUTES",
-    "kind_of",
-    "numbered",
-    "numbers_of",
-    "proto_value",
-    "read_attributes",
-    "read_tensors",
-    "read_types",
-    "read_values",
-    "shortest",
-]
-
 Number = int | float
 MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
 

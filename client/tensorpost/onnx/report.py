@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from ..values.problems import Violation, nearest
 
-__all__ = ["MOST_VIOLATIONS", "Report", "did_you_mean"]
-
 MOST_VIOLATIONS = 64
 
 Path = tuple[str | int, ...]

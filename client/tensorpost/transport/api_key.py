@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from ..network.options import URL_VARIABLE
 from ..values.problems import InvalidParameter
 
-__all__ = ["KEY_FILE_VARIABLE", "KEY_VARIABLE", "find_api_key"]
-
 KEY_VARIABLE, KEY_FILE_VARIABLE = "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE"
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 _MOST_FILE_BYTES = 4096

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from ..calls.results import Progress
 from ..network.origin import Origin
 from ..values.problems import ConnectionProblem
-
-__all__ = ["CHUNK_LINE", "MOST_HEAD_BYTES", "PIECE_BYTES", "SMALL_BODY_BYTES", "TRAILER", "UNTIL_CLOSE"]
-__all__ += ["HttpHead", "Request", "encode_head", "no_http", "read_head"]
+from .progress import Progress
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
 SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two

@@ -18,8 +18,6 @@ from ..values.problems import ConnectionProblem, InvalidParameter
 from .http1 import Request
 from .response import Response
 
-__all__ = ["HttpxSender", "as_problem"]
-
 
 class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A request's body in pieces. As one `bytes` object it would be copied over and over while it is being sent."""

@@ -25,8 +25,6 @@ from .one_server import Sender, Transport, wait_before_retry, worth_retrying
 from .response import Response
 from .tracing import CallSpan, begin_span
 
-__all__ = ["DNS_PREFIX", "ManyServers", "new_transport"]
-
 DNS_PREFIX = "dns+"
 _LOOKUP_SECONDS = 30.0  # between two look-ups of a name; the usual time to live of a name in a cluster
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0  # of a server that failed; doubled with every failure in a row

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ..calls.shared_regions import RegionPool
 from ..network.connection_pool import CLOSED
 from ..network.deadline import Deadline
 from ..network.options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
@@ -26,8 +25,6 @@ from .tracing import CallSpan, begin_span
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
-
-__all__ = ["Transport", "wait_before_retry", "worth_retrying"]
 
 _OURS: Mapping[str, str] = {"accept-encoding": "identity", "user-agent": "tensorpost"}
 _FIRST_BACKOFF_SECONDS = 0.1  # doubled with every retry; a refusal for want of memory usually clears in one request
@@ -48,7 +45,6 @@ class Transport:
         origin: the server.
         runtime: how its waits wait.
         retries: how often a call is repeated.
-        regions: shared memory with the server; None if tensors go through the socket.
 
     Raises:
         InvalidParameter: an argument is malformed.
@@ -67,7 +63,6 @@ class Transport:
         uds: str | None,
         http_client: Any,
         address: str | None = None,
-        shared_memory: bool = False,
     ) -> None:
         text("base_url", base_url, f"a URL, for instance {DEFAULT_URL!r}")
         self.retries = whole_number("retries", retries, 0)
@@ -96,9 +91,6 @@ class Transport:
         self.runtime, self._limits, self._http_client = runtime, limits, http_client
         self._senders: dict[int, Sender] = {os.getpid(): self._new_sender()}
         self._closed = False
-        if not isinstance(cast("object", shared_memory), bool):
-            raise InvalidParameter(f"shared_memory is {shown(shared_memory)}; it must be True or False")
-        self.regions = RegionPool() if shared_memory else None
 
     @property
     def sender(self) -> Sender:

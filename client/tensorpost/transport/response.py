@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, cast
 
 from ..bodies.frame import ALSO_READ, MEDIA_TYPE, HeadReader
 from ..bodies.strict_json import read_json
-from ..calls.caller_arrays import RequestTemplate, wire_form
-from ..calls.results import Progress
+from ..values.datatypes import DataType
 from ..values.problems import (
     ConnectionProblem,
     IncompleteBody,
@@ -26,9 +25,8 @@ from ..values.problems import (
     from_problem,
 )
 from .http1 import PIECE_BYTES, Request
+from .progress import Progress
 from .tracing import CallSpan
-
-__all__ = ["Response"]
 
 _HEAD_READ_BYTES = 1 << 12  # of a frame's head, at a time
 _DOCUMENT_READ_BYTES = 1 << 16  # of a document, at a time
@@ -146,8 +144,8 @@ class Response(ABC):
 
     # ---- frames ------------------------------------------------------------------------------------------------------
 
-    async def frame_head(self, template: RequestTemplate) -> Mapping[str, str]:
-        """Read the head of a frame that must hold exactly the call's outputs, in this order; returns its metadata."""
+    async def frame_head(self, wanted: Sequence[tuple[DataType, tuple[int, ...]]]) -> Mapping[str, str]:
+        """Read the head of a frame that must hold exactly tensors of these types and shapes; returns its metadata."""
         encoding = self.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
@@ -160,9 +158,8 @@ class Response(ABC):
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is not a readable frame: {error.detail}") from error
-        wanted = [wire_form(slot) for slot in template.outputs]
         found = [(entry.data_type, entry.shape) for entry in head.tensors]
-        if found != wanted:
+        if found != [*wanted]:
             holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
             raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
         return head.metadata

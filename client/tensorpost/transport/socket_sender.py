@@ -24,8 +24,6 @@ from .response import Response
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["SocketResponse", "SocketSender"]
-
 _RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be received straight into their memory
 A = TypeVar("A")
 R = TypeVar("R")

@@ -20,8 +20,6 @@ from .http1 import FieldLines, Request
 if TYPE_CHECKING:  # for annotations only: it need not be installed
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-__all__ = ["CallSpan", "begin_span"]
-
 
 class CallSpan:
     """The span of one call, its repetitions included, until its answer is closed.

@@ -10,8 +10,6 @@ from typing import Any, cast
 from .datatypes import BOOLEANS
 from .problems import InvalidParameter, presentable
 
-__all__ = ["headers_of", "shown", "text", "whole_number"]
-
 _LONGEST_SHOWN = 60  # characters of a text in a message
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.1
 _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")  # RFC 9110 section 5.5

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from .layout import Layout
 from .operation import Operation
 
-__all__ = ["arrays_html", "layout_html", "operation_html", "table_html", "timing_html"]
-
 _ROWS, _COLUMNS, _BUFFER = 6, 8, 32  # most that is drawn: rows, columns, elements of the buffer
 _CELL = 30  # pixels
 _HUES = (174, 262, 30, 205, 340, 90)
