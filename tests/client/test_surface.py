@@ -108,6 +108,21 @@ def test_a_client_for_plain_http_loads_no_httpx_and_no_other_package_s_code() ->
     assert loaded(statement, "tensorpost.transport.http1", "h11", *unwanted) == ["tensorpost.transport.http1"]
 
 
+def test_a_client_builds_no_operator_before_one_is_named() -> None:
+    families = (
+        "pydantic",
+        "tensorpost.descriptors.activation",
+        "tensorpost.descriptors.tile",
+        "tensorpost.onnx.lowering",
+    )
+    statement = "from tensorpost import Client; Client('http://127.0.0.1:8000')"
+
+    assert not loaded(statement, *families)
+    assert not loaded("import tensorpost.command_line.cli", *families)
+    tile = "import tensorpost; assert tensorpost.descriptors.operator_class('TILE') is tensorpost.TileOperatorDesc"
+    assert loaded(tile, *families) == ["pydantic", "tensorpost.descriptors.tile"]
+
+
 def test_a_client_for_tls_loads_no_httpx_either() -> None:
     statement = "from tensorpost import Client; Client('https://127.0.0.1:9', tls=False, retries=0).live()"
 

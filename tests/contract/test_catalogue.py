@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -13,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
 from tests.support.batches import each
+from tests.support.families import FAMILIES, families_text
 from tests.support.operator_cases import STRATEGIES
 from tests.support.vectors import VECTORS, load, vectors_files
 
@@ -27,6 +30,7 @@ from tensorpost.descriptors import (
     operator_names,
 )
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
+from tensorpost.descriptors.families import find_operator, module_of_name, operator_types
 from tensorpost.descriptors.resample import Size2D
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost.values.datatypes import TensorDataType
@@ -350,3 +354,17 @@ def _refused(folder: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words) as error:
         load(path)
     assert "tile.json" in str(error.value), "the message names the file"
+
+
+def test_every_operator_is_found_where_the_families_have_it() -> None:
+    assert FAMILIES.read_text("utf-8") == families_text(), "run: python -m tests.support.families"
+    assert operator_types() == [cls.operator_type for cls in OPERATORS] == operator_names()
+    for cls in OPERATORS:
+        assert find_operator(cls.operator_type) is cls
+        assert cls.__module__ == f"tensorpost.descriptors.{module_of_name()[cls.__name__]}"
+
+
+def test_a_family_s_module_hands_on_all_operators_too() -> None:
+    code = "from tensorpost.descriptors.operator_desc import OPERATORS; print(len(OPERATORS))"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "177\n"

@@ -9,7 +9,6 @@ from tests.support.batches import each
 from tests.support.strategies import tile_descs
 
 from tensorpost.descriptors import (
-    _SYNONYMS,
     OPERATORS,
     OperatorDesc,
     TileOperatorDesc,
@@ -17,6 +16,7 @@ from tensorpost.descriptors import (
     operator_names,
     parse_operator,
 )
+from tensorpost.descriptors.documents import _SYNONYMS
 from tensorpost.values.problems import InvalidDescriptor, UnknownOperator
 
 TENSOR = {"DataType": "FLOAT32", "Sizes": [1, 1, 2, 3]}

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import descriptors as dml
 from ..bodies.frame import encode_head
-from ..descriptors import BufferTensorDesc, TileOperatorDesc
+from ..descriptors.catalogue import facts_of
 from ..onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from ..onnx.schemas import OnnxInput, schema_of
 from ..values.checks import shown, whole_number
@@ -24,23 +25,6 @@ from ..values.operation import Operation, Slot
 from ..values.problems import InvalidParameter, counted
 from .array_like import TensorLike, as_array, as_array_of, is_nested_numbers, refuse_mask
 from .resampling import Resampling, resampling
-
-__all__ = [
-    "Inputs",
-    "Outputs",
-    "RequestTemplate",
-    "TensorData",
-    "TileCall",
-    "arrays_by_name",
-    "check_out",
-    "onnx_node",
-    "output_memory",
-    "request_template",
-    "resample_arrays",
-    "tile_call",
-    "wire_form",
-    "wire_inputs",
-]
 
 TensorData: TypeAlias = TensorLike | bytes | bytearray | memoryview
 """A tensor's elements as an array or what `as_array` makes one of, or its buffer as anything bytes-like."""
@@ -264,8 +248,8 @@ _SAME_BITS: Mapping[str, str] = {
     "M": "x.view(np.int64)",
     "m": "x.view(np.int64)",
 }
-_TILE_TYPES = {t.row.numpy_name: t for t in TileOperatorDesc.facts.rows("InputTensor")[-1].data_types}
-_MOST_TILED_DIMENSIONS = TileOperatorDesc.facts.rows("InputTensor")[-1].dimension_counts[1]
+_TILE_TYPES = {t.row.numpy_name: t for t in facts_of("TILE").rows("InputTensor")[-1].data_types}
+_MOST_TILED_DIMENSIONS = facts_of("TILE").rows("InputTensor")[-1].dimension_counts[1]
 
 
 class TileCall(NamedTuple):
@@ -278,7 +262,7 @@ class TileCall(NamedTuple):
         shape: the result's shape.
     """
 
-    operation: TileOperatorDesc | OnnxNode
+    operation: dml.TileOperatorDesc | OnnxNode
     array: NDArray[Any]
     out: NDArray[Any] | None
     shape: tuple[int, ...]
@@ -343,8 +327,8 @@ def _copies(repeats: object, ndim: int) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=256)
-def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> TileOperatorDesc:
-    return TileOperatorDesc.of(BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)
+def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> dml.TileOperatorDesc:
+    return dml.TileOperatorDesc.of(dml.BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)
 
 
 def onnx_node(
@@ -432,7 +416,7 @@ def resample_arrays(
             than the result.
         InvalidDescriptor: whatever `resampling` refuses.
     """
-    if not isinstance(cast("object", x), BufferTensorDesc):
+    if not isinstance(cast("object", x), dml.BufferTensorDesc):
         x = as_array("x", x)
     plan = resampling(x, **arguments)
     if not isinstance(cast("object", x), np.ndarray):

@@ -26,14 +26,8 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..descriptors import (
-    AxisDirection,
-    BufferTensorDesc,
-    InterpolationMode,
-    OperatorDesc,
-    Resample2OperatorDesc,
-    Resample3OperatorDesc,
-)
+from .. import descriptors as dml
+from ..descriptors.catalogue import facts_of
 from ..onnx import ResizeAxis
 from ..values.checks import shown
 from ..values.datatypes import BOOLEANS, TensorDataType, data_type
@@ -52,10 +46,10 @@ __all__ = [
 
 ResamplingMode = Literal["linear", "nearest"]
 
-DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.facts.rows("InputTensor")[-1].data_types)
+DML_TYPES = tuple(t.row.numpy_name for t in facts_of("RESAMPLE2").rows("InputTensor")[-1].data_types)
 """NumPy names of the types that the Resample family takes at the newest feature level."""
 
-_MOST_DIMENSIONS = Resample2OperatorDesc.facts.rows("InputTensor")[-1].dimension_counts[1]
+_MOST_DIMENSIONS = facts_of("RESAMPLE2").rows("InputTensor")[-1].dimension_counts[1]
 _HALF = Fraction(1, 2)
 _FLOAT32_INDICES = 1 << 24  # float32 holds every whole number up to here
 _COMPARED_AT_ONCE = 1 << 20
@@ -79,21 +73,21 @@ class Resampling:
             counts whole, unread); ONNX Resize is exact there too.
     """
 
-    desc: Resample2OperatorDesc | Resample3OperatorDesc
+    desc: dml.Resample2OperatorDesc | dml.Resample3OperatorDesc
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     misses: int = 0
 
 
 def resample_desc(
-    tensor: NDArray[Any] | BufferTensorDesc,
+    tensor: NDArray[Any] | dml.BufferTensorDesc,
     *,
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
     mode: ResamplingMode = "linear",
     antialias: bool = False,
-) -> OperatorDesc:
+) -> dml.OperatorDesc:
     """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
 
     Args:
@@ -123,7 +117,7 @@ def resample_desc(
 
 
 def resampling(
-    tensor: NDArray[Any] | BufferTensorDesc,
+    tensor: NDArray[Any] | dml.BufferTensorDesc,
     *,
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
@@ -181,15 +175,15 @@ def resampling(
             f"{len(parts)} dimensions are left after merging neighbours that are not resized, and DirectML resamples "
             f"{_MOST_DIMENSIONS}; resize some axes in a call of their own, or send ONNX Resize, which has no limit"
         )
-    if isinstance(tensor, BufferTensorDesc) and len(parts) == len(whole):
+    if isinstance(tensor, dml.BufferTensorDesc) and len(parts) == len(whole):
         described = tensor
-    elif isinstance(tensor, BufferTensorDesc) and not tensor.is_packed:
+    elif isinstance(tensor, dml.BufferTensorDesc) and not tensor.is_packed:
         raise InvalidParameter(
             f"a tensor of {len(whole)} dimensions with strides or padding cannot be merged into "
             f"{_MOST_DIMENSIONS}; send a packed one"
         )
     else:
-        described = BufferTensorDesc.packed(element, [part.length for part in parts])
+        described = dml.BufferTensorDesc.packed(element, [part.length for part in parts])
     desc, misses = build_descriptor(described, parts, mode, antialias=antialias)
     return Resampling(desc, shape, tuple(axis.output_length for axis in whole), misses)
 
@@ -198,7 +192,7 @@ def resampling(
 
 
 def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
-    if isinstance(tensor, BufferTensorDesc):
+    if isinstance(tensor, dml.BufferTensorDesc):
         name, shape = tensor.data_type.name.lower(), tensor.sizes
     elif isinstance(tensor, np.ndarray):
         array = cast("NDArray[Any]", tensor)
@@ -396,8 +390,8 @@ def _merged(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
 
 
 def build_descriptor(
-    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: ResamplingMode, *, antialias: bool = False
-) -> tuple[Resample2OperatorDesc | Resample3OperatorDesc, int]:
+    tensor: dml.BufferTensorDesc, axes: Sequence[ResizeAxis], mode: ResamplingMode, *, antialias: bool = False
+) -> tuple[dml.Resample2OperatorDesc | dml.Resample3OperatorDesc, int]:
     """Write exact axes down as DirectML's `x = (o - OutputPixelOffset) / Scale - InputPixelOffset`.
 
     Args:
@@ -418,19 +412,20 @@ def build_descriptor(
         axis.nearest_mode in ("round_prefer_floor", "ceil") for axis in axes if not axis.is_copied
     )
     placed = [_place(axis, mode) for axis in axes]
+    modes = dml.InterpolationMode
     fields: dict[str, Any] = {
         "input_tensor": tensor,
-        "output_tensor": BufferTensorDesc.packed(tensor.data_type, [axis.output_length for axis in axes]),
-        "interpolation_mode": InterpolationMode.LINEAR if mode == "linear" else InterpolationMode.NEAREST_NEIGHBOR,
-        "rounding_direction": AxisDirection.INCREASING if rounds_up else AxisDirection.DECREASING,
+        "output_tensor": dml.BufferTensorDesc.packed(tensor.data_type, [axis.output_length for axis in axes]),
+        "interpolation_mode": modes.LINEAR if mode == "linear" else modes.NEAREST_NEIGHBOR,
+        "rounding_direction": dml.AxisDirection.INCREASING if rounds_up else dml.AxisDirection.DECREASING,
         "scales": [place.scale for place in placed],
         "input_pixel_offsets": [place.input_offset for place in placed],
         "output_pixel_offsets": [place.output_offset for place in placed],
     }
     misses = sum(place.misses for place in placed)
     if antialias:
-        return Resample3OperatorDesc(**fields, antialiased=True), misses
-    return Resample2OperatorDesc(**fields), misses
+        return dml.Resample3OperatorDesc(**fields, antialiased=True), misses
+    return dml.Resample2OperatorDesc(**fields), misses
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,33 +11,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..descriptors import FeatureLevel, OperatorDesc, parse_operator
+from .. import descriptors as dml
+from ..descriptors.feature_levels import FeatureLevel
 from ..onnx import OnnxNode
 from ..values.problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
 
-__all__ = ["Progress", "Result", "ServerTiming", "TensorBlock", "Validation"]
-
 _DURATION = re.compile(r'(?:\A|;)[\t ]*dur="?([0-9]{1,15}(?:\.[0-9]{1,15})?)"?[\t ]*(?:;|\Z)')
 Scalar_co = TypeVar("Scalar_co", bound=np.generic, covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a call has come, in bytes of the request's and the answer's body (heads of frames included).
-
-    A retry starts again at 0 sent bytes.
-
-    Attributes:
-        sent: bytes of the request handed to the operating system.
-        to_send: bytes of the whole request.
-        received: bytes of the answer received.
-        to_receive: bytes of the whole answer; None until its headers are here.
-    """
-
-    sent: int
-    to_send: int
-    received: int = 0
-    to_receive: int | None = None
 
 
 class ServerTiming(Mapping[str, float]):
@@ -133,7 +113,7 @@ class Validation:
         document: the whole answer.
     """
 
-    operator: OperatorDesc | OnnxNode
+    operator: dml.OperatorDesc | OnnxNode
     feature_level: FeatureLevel
     lowest_feature_level: FeatureLevel | None
     input_bytes: int
@@ -158,7 +138,7 @@ class Validation:
             detail = f"{first.path[0]}: {first.message}{more}"
             raise refusal(detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
         return cls(
-            operator=OnnxNode.from_json(said["op"]) if "op_type" in said["op"] else parse_operator(said["op"]),
+            operator=OnnxNode.from_json(said["op"]) if "op_type" in said["op"] else dml.parse_operator(said["op"]),
             feature_level=FeatureLevel.parse(said["feature_level"]),
             lowest_feature_level=None if lowest is None else FeatureLevel.parse(lowest),
             input_bytes=int(said["input_bytes"]),

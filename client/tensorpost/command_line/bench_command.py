@@ -12,8 +12,6 @@ import numpy as np
 from ..calls.caller_arrays import tile_call
 from ..client import Client
 
-__all__ = ["measured"]
-
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
 """Bytes of the tensors that are sent; twice as many come back."""
 

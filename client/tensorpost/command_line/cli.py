@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..descriptors import OPERATORS, operator_class, operator_meant
+from .. import descriptors as dml
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ..values.problems import TensorpostError, nearest
 from .bench_command import measured
@@ -30,8 +30,6 @@ from .keys_commands import keys
 from .operator_commands import onnx, resample, run, tile, validate
 from .server_commands import server_commands
 from .terminal import gib, print_json, print_table, show_block, show_error, size_text
-
-__all__ = ["app"]
 
 
 class _Commands(TyperGroup):
@@ -55,7 +53,7 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click; a name that is not a command gets a hint: a command, or the operator of that name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            operator = (operator_meant(args[0]) or "").lower()
+            operator = (dml.operator_meant(args[0]) or "").lower()
             command = operator if operator in self.commands else nearest(args[0], self.commands)
             guess = command or (operator and f"run {operator}")
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean 'tensorpost {guess}'?" if guess else ""))
@@ -178,9 +176,9 @@ def operators(
 ) -> None:
     """List the DirectML operators that `tensorpost run` takes, offline: name, lowest feature level, what each does."""
     wanted = (word or "").lower()
-    found = [cls for cls in OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
+    found = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
     if not found:
-        operator_class(wanted)  # names the one that may be meant
+        dml.operator_class(wanted)  # names the one that may be meant
     rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in found]
     if as_json:
         print_json([dict(zip(("name", "feature_level", "summary"), row, strict=True)) for row in rows])

@@ -9,15 +9,12 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
-from ..descriptors import OperatorDesc
+from .. import descriptors as dml
 from ..descriptors.catalogue import FieldFacts
-from ..descriptors.operator_desc import in_attribute_names, output_settings
 from ..onnx import OnnxSchema
 from ..values.datatypes import TensorDataType
 from ..values.problems import InvalidDescriptor, InvalidParameter, InvalidRequest, Violation
 from .files import Source, picture_axes
-
-__all__ = ["node_words", "option_words", "picture_notes", "setting_words"]
 
 _EXAMPLES: Mapping[str, str] = {
     "FLOAT": "0.5", "INT": "1", "SCALAR_UNION": "1", "UINT": "1", "BOOL": "true", "FLOAT_ARRAY": "1.5,1.5,...",
@@ -91,17 +88,17 @@ def option_words(words: Mapping[str, str]) -> Generator[None]:
         raise type(error)(renamed(error.detail), tuple(said), error.extra) from None
 
 
-def setting_words(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
+def setting_words(cls: type[dml.OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of an operator whose attributes were given with `--set`: their names there, and how they are given."""
     fields = {field.name: field for field in cls.facts.fields_by_kind["attribute"]}
     shown: list[Violation] = []
     examples: dict[str, None] = {}
-    for violation in in_attribute_names(cls, error.violations):
+    for violation in dml.operator_desc.in_attribute_names(cls, error.violations):
         name = str(violation.path[1]) if len(violation.path) > 1 else ""
         if name in fields:
             examples[f"-s {fields[name].attribute_name}={_example(cls, fields[name])}"] = None
             violation = replace(violation, path=(f"--set {fields[name].attribute_name}",))  # noqa: PLW2901 # named anew
-        elif settings := output_settings(violation):
+        elif settings := dml.operator_desc.output_settings(violation):
             values = {"output_data_type": "FLOAT32", "output_sizes": "1,1,4,4"}
             examples[" ".join([f"-s {setting}={values[setting]}" for setting in settings])] = None
             message = f"{' and '.join(settings)} must be given, since the output does not follow from the rest"
@@ -151,7 +148,7 @@ def _node_example(schema: OnnxSchema, name: str) -> str:
     return {"FLOAT": "0.5", "INT": "1", "FLOATS": "1.5,1.5", "INTS": "1,1"}.get(attribute.type, "VALUE")
 
 
-def _example(cls: type[OperatorDesc], field: FieldFacts) -> str:
+def _example(cls: type[dml.OperatorDesc], field: FieldFacts) -> str:
     kind: Any = cls.model_fields[field.attribute_name].annotation
     if kind is bool:
         return "true"

@@ -10,32 +10,10 @@ import typer
 
 from ..calls.resampling import ResamplingMode, mode_of, simplest_ratio
 from ..client import Client
-from ..descriptors import FeatureLevel
+from ..descriptors.feature_levels import FeatureLevel
 from ..network.options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
 from ..transport.api_key import find_api_key
 from ..values.problems import InvalidParameter
-
-__all__ = [
-    "AsJson",
-    "Attributes",
-    "BackendOption",
-    "DeviceOption",
-    "InputFile",
-    "KeyFile",
-    "Level",
-    "OutputFile",
-    "Quiet",
-    "Silence",
-    "Uds",
-    "Url",
-    "axes_of",
-    "client_of",
-    "counts_of",
-    "factors_of",
-    "mode_named",
-    "size_of",
-    "usage",
-]
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -23,20 +23,6 @@ from ..bodies.frame import HEAD_ALIGNMENT, NpyHeadReader
 from ..bodies.images import open_image, unwritable
 from ..values.problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
-__all__ = [
-    "FORMATS",
-    "Source",
-    "check_destination",
-    "check_picture",
-    "destination",
-    "format_of",
-    "picture_axes",
-    "read_array",
-    "read_arrays",
-    "standard_input",
-    "write_blocks",
-]
-
 PIPE = "-"
 FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".avif": "AVIF"}
 _NPY_MAGIC = b"\x93NUMPY"

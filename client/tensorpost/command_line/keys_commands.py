@@ -14,8 +14,6 @@ from ..values.problems import InvalidParameter
 from .server_commands import server_commands
 from .terminal import print_json, print_table
 
-__all__ = ["keys"]
-
 keys = typer.Typer(
     name="keys", help="Make, list and revoke the API keys of a server.", no_args_is_help=True, rich_markup_mode=None
 )

@@ -14,15 +14,16 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from .. import descriptors as dml
 from ..bodies.frame import encode_npy_head
 from ..bodies.images import encode_image
 from ..bodies.strict_json import read_json
 from ..calls.caller_arrays import tile_call
 from ..calls.resampling import DML_TYPES, ResamplingMode, resampling
 from ..client import Client
-from ..descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from ..descriptors.feature_levels import NEWEST, FeatureLevel
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..onnx import OnnxNode, lower
+from ..onnx import OnnxNode
 from ..values.operation import Operation
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
 from .command_messages import option_words, picture_notes
@@ -58,14 +59,6 @@ from .files import (
 )
 from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
 from .terminal import place_of, print_json, progress_bar
-
-__all__ = [
-    "onnx",
-    "resample",
-    "run",
-    "tile",
-    "validate",
-]
 
 _TILE_WORDS = {
     "repeats": "--repeats",
@@ -370,7 +363,7 @@ def _is_node(document: object) -> bool:
     return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
 
 
-def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | OnnxNode:
+def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | OnnxNode:
     """What a server would say, from the same rules.
 
     Raises:
@@ -379,7 +372,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     """
     if _is_node(document):
         return OnnxNode.from_json(document)
-    desc = parse_operator(document, complete=True)
+    desc = dml.parse_operator(document, complete=True)
     try:
         desc.validate_for(level)
     except UnsupportedAtLevel as error:
@@ -390,9 +383,11 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     return desc
 
 
-def _judged(operation: OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
+def _judged(operation: dml.OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
     """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
-    if isinstance(operation, OperatorDesc):
+    from ..onnx import lower  # with all of the descriptors that it makes
+
+    if isinstance(operation, dml.OperatorDesc):
         lowest = str(operation.lowest_feature_level())
         return f"valid at feature level {level} (DML_OPERATOR_{operation.operator_type}; lowest level {lowest})", lowest
     lowering = lower(operation, level)

@@ -11,11 +11,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import descriptors as dml
 from ..bodies.images import encode_image
 from ..bodies.npy import encode_npy_head
 from ..bodies.strict_json import read_json
 from ..client import Client
-from ..descriptors import operator_class, parse_operator
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from ..onnx.schemas import schema_of
@@ -25,8 +25,6 @@ from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, 
 from .command_messages import node_words, setting_words
 from .files import Source, check_picture, destination, read_arrays, write_blocks
 from .terminal import progress_bar
-
-__all__ = ["InputFiles", "attributes_of", "compute_outputs", "described", "described_node", "described_operator"]
 
 _OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
 
@@ -111,7 +109,7 @@ def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
     kind, desc = document.get("type"), document.get("desc")
     if isinstance(kind, str) and isinstance(desc, Mapping):
         fields: dict[str, Any] = {**cast("Mapping[str, Any]", desc)}
-        cls, left = operator_class(kind), list(files.arrays)
+        cls, left = dml.operator_class(kind), list(files.arrays)
         known = cls.facts.fields_by_kind["input"]
         paths = [cls.path_of_slot(name) for name in files.names or ()]
         if None in paths:
@@ -133,7 +131,7 @@ def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
                 tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]
                 fields[field.name] = tensors if field.is_array else tensors[0]
         document = {**document, "desc": fields}
-    return parse_operator(document, complete=True)
+    return dml.parse_operator(document, complete=True)
 
 
 def _directml_name(field: str, array: NDArray[Any]) -> str:
@@ -189,7 +187,7 @@ def described_operator(
         InvalidParameter: it has no such attribute, or more or fewer inputs than there are arrays.
     """
     try:
-        cls = operator_class(name)
+        cls = dml.operator_class(name)
     except UnknownOperator as error:
         if error.extra["nearest"] is None:
             error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from ..values.extras import install_command
 
-__all__ = ["server_commands"]
-
 
 def server_commands() -> ModuleType:
     """The server's module of commands. By name, because the SDK does without the server's code.

@@ -18,11 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..calls.results import Progress
 from ..transport.http1 import PIECE_BYTES
+from ..transport.progress import Progress
 from ..values.problems import TensorpostError, Violation
-
-__all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error", "size_text"]
 
 _LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
 _NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need

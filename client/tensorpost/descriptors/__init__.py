@@ -1,230 +1,66 @@
 """DirectML's descriptors as frozen values. The server imports this package too: both sides must agree on it.
 
-`OPERATORS` lists every operator there is; `parse_operator` reads any operator document.
+`OPERATORS` lists every operator there is; `parse_operator` reads any operator document. Each name is loaded when it is
+first asked for: see `families.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, nearest
-from . import (
-    activation,
-    attention,
-    clip,
-    convolution,
-    depth_space,
-    elementwise,
-    elementwise_base,
-    fold,
-    generator,
-    indexing,
-    indexing_nd,
-    logic,
-    movement,
-    normalization,
-    pooling,
-    product,
-    quantization,
-    recurrent,
-    reduction,
-    resample,
-    resample_grad,
-    roi,
-    scan,
-    softmax,
-    tile,
-    training,
-    value_scale,
-)
-from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
-from .attention import *  # noqa: F403
-from .base import Descriptor, json_object
-from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
-from .clip import *  # noqa: F403
-from .convolution import *  # noqa: F403
-from .depth_space import *  # noqa: F403
-from .elementwise import *  # noqa: F403
-from .elementwise_base import *  # noqa: F403
-from .feature_levels import NEWEST, FeatureLevel
-from .fold import *  # noqa: F403
-from .generator import *  # noqa: F403
-from .indexing import *  # noqa: F403
-from .indexing_nd import *  # noqa: F403
-from .logic import *  # noqa: F403
-from .movement import *  # noqa: F403
-from .normalization import *  # noqa: F403
-from .operator_desc import OPERATORS, OperatorDesc
-from .pooling import *  # noqa: F403
-from .product import *  # noqa: F403
-from .quantization import *  # noqa: F403
-from .recurrent import *  # noqa: F403
-from .reduction import *  # noqa: F403
-from .resample import *  # noqa: F403
-from .resample_grad import *  # noqa: F403
-from .roi import *  # noqa: F403
-from .scan import *  # noqa: F403
-from .softmax import *  # noqa: F403
-from .tensor import (
-    BufferTensorDesc,
-    TensorFlags,
-    is_one_to_one,
-    last_index,
-    minimum_tensor_size_in_bytes,
-    packed_strides,
-)
-from .tile import *  # noqa: F403
-from .training import *  # noqa: F403
-from .value_scale import *  # noqa: F403
+if TYPE_CHECKING:  # the families say what they export; a new family is one more line here
+    from .activation import *  # noqa: F403
+    from .attention import *  # noqa: F403
+    from .base import Descriptor as Descriptor
+    from .catalogue import OperatorFacts as OperatorFacts
+    from .catalogue import SupportRow as SupportRow
+    from .catalogue import operator_names as operator_names
+    from .clip import *  # noqa: F403
+    from .convolution import *  # noqa: F403
+    from .depth_space import *  # noqa: F403
+    from .documents import *  # noqa: F403
+    from .elementwise import *  # noqa: F403
+    from .elementwise_base import *  # noqa: F403
+    from .feature_levels import *  # noqa: F403
+    from .fold import *  # noqa: F403
+    from .generator import *  # noqa: F403
+    from .indexing import *  # noqa: F403
+    from .indexing_nd import *  # noqa: F403
+    from .logic import *  # noqa: F403
+    from .movement import *  # noqa: F403
+    from .normalization import *  # noqa: F403
+    from .operator_desc import OPERATORS as OPERATORS
+    from .operator_desc import OperatorDesc as OperatorDesc
+    from .pooling import *  # noqa: F403
+    from .product import *  # noqa: F403
+    from .quantization import *  # noqa: F403
+    from .recurrent import *  # noqa: F403
+    from .reduction import *  # noqa: F403
+    from .resample import *  # noqa: F403
+    from .resample_grad import *  # noqa: F403
+    from .roi import *  # noqa: F403
+    from .scan import *  # noqa: F403
+    from .softmax import *  # noqa: F403
+    from .tensor import *  # noqa: F403
+    from .tile import *  # noqa: F403
+    from .training import *  # noqa: F403
+    from .value_scale import *  # noqa: F403
+else:
+    import importlib
 
-__all__ = [
-    "NEWEST",
-    "OPERATORS",
-    "BufferTensorDesc",
-    "Descriptor",
-    "FeatureLevel",
-    "OperatorDesc",
-    "OperatorFacts",
-    "SupportRow",
-    "TensorFlags",
-    "is_one_to_one",
-    "last_index",
-    "minimum_tensor_size_in_bytes",
-    "operator_class",
-    "operator_meant",
-    "operator_names",
-    "packed_strides",
-    "parse_operator",
-]
-__all__ += activation.__all__
-__all__ += attention.__all__
-__all__ += clip.__all__
-__all__ += depth_space.__all__
-__all__ += convolution.__all__
-__all__ += elementwise.__all__
-__all__ += elementwise_base.__all__
-__all__ += fold.__all__
-__all__ += generator.__all__
-__all__ += indexing.__all__
-__all__ += indexing_nd.__all__
-__all__ += logic.__all__
-__all__ += movement.__all__
-__all__ += pooling.__all__
-__all__ += product.__all__
-__all__ += recurrent.__all__
-__all__ += normalization.__all__
-__all__ += product.__all__
-__all__ += quantization.__all__
-__all__ += reduction.__all__
-__all__ += resample.__all__
-__all__ += resample_grad.__all__
-__all__ += scan.__all__
-__all__ += roi.__all__
-__all__ += softmax.__all__
-__all__ += tile.__all__
-__all__ += training.__all__
-__all__ += value_scale.__all__
+    from .families import all_operators, module_of_name
 
-_MOST_SHOWN = 20  # unknown members listed by name
+    __all__ = ["OPERATORS", *module_of_name()]  # noqa: PLE0604 # they are strings
 
-# What other libraries call DirectML's operators.
-_SYNONYMS: Mapping[str, str] = {
-    "AVERAGE": "REDUCE", "BATCHNORM": "BATCH_NORMALIZATION", "CAT": "JOIN", "CONCAT": "JOIN", "CONCATENATE": "JOIN",
-    "CONV": "CONVOLUTION", "CUMPROD": "CUMULATIVE_PRODUCT", "CUMSUM": "CUMULATIVE_SUMMATION",
-    "DIV": "ELEMENT_WISE_DIVIDE", "DOT": "GEMM", "INTERPOLATE": "RESAMPLE", "MATMUL": "GEMM", "MAXPOOL": "MAX_POOLING",
-    "MEAN": "REDUCE", "MUL": "ELEMENT_WISE_MULTIPLY", "PERMUTE": "ELEMENT_WISE_IDENTITY", "POWER": "ELEMENT_WISE_POW",
-    "REPEAT": "TILE", "RESIZE": "RESAMPLE", "SUB": "ELEMENT_WISE_SUBTRACT", "SUM": "REDUCE", "TOPK": "TOP_K",
-    "TRANSPOSE": "ELEMENT_WISE_IDENTITY", "WHERE": "ELEMENT_WISE_IF", "ZOOM": "RESAMPLE",
-}  # fmt: skip
-
-
-def operator_class(name: str) -> type[OperatorDesc]:
-    """The descriptor class of `DML_OPERATOR_TILE`, `TILE` or `tile`.
-
-    Raises:
-        UnknownOperator: no operator has this name; the message names the one that looks most like it.
-    """
-    short = _short_name(name)
-    for cls in OPERATORS:
-        if cls.operator_type == short:
-            return cls
-    guess = operator_meant(short)
-    how = " with Strides in another order" if short in ("PERMUTE", "TRANSPOSE") else ""
-    if short in operator_names():
-        message = f"DirectML's {short} has no implementation here yet"
-    else:
-        message = f"there is no operator {name[:60]!r} here"
-    hint = f"; did you mean {guess!r}{how}?" if guess else f", nor one of a similar name among the {len(OPERATORS)}"
-    raise UnknownOperator(f"{message}{hint}", extra={"nearest": guess})
-
-
-def operator_meant(name: str) -> str | None:
-    """The operator that a name which none has means most likely: by what other libraries say, then by `nearest`."""
-    return _SYNONYMS.get(name.upper()) or nearest(name, [cls.operator_type for cls in OPERATORS])
-
-
-def _short_name(name: str) -> str:
-    return name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
-
-
-def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> OperatorDesc:
-    """Read `{"type": "DML_OPERATOR_TILE", "desc": {...}}` in any of DxDispatch's spellings.
-
-    Args:
-        document: the parsed JSON object.
-        complete: fill in an output tensor that was left out, where it follows from the rest.
-
-    Examples:
-        >>> tensor = {"DataType": "FLOAT32", "Sizes": [2, 3]}
-        >>> parse_operator({"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": [1, 2]}}, complete=True).repeats
-        (1, 2)
-
-    Raises:
-        UnknownOperator: DirectML has no operator of that type.
-        InvalidDescriptor: the document or the descriptor breaks a rule, or DirectML has the operator and tensorpost has
-            not; paths start at the document's root.
-    """
-    if not isinstance(cast("object", document), Mapping):
-        raise InvalidDescriptor.of([_violation((), "an operator document must be a JSON object", document)])
-    kind, desc = document.get("type"), document.get("desc")
-    fields = json_object(desc)
-    found: list[Violation] = []
-    if not isinstance(kind, str):
-        found.append(_violation(("type",), 'type must name the operator, for instance "DML_OPERATOR_TILE"', kind))
-    if fields is None:
-        found.append(_violation(("desc",), "desc must be an object with the operator's fields", desc))
-    others = [key for key in document if key not in ("type", "desc")]
-    found += [
-        _violation((str(key),), "an operator document has the members type and desc only", document[key])
-        for key in others[:_MOST_SHOWN]
-    ]
-    if len(others) > _MOST_SHOWN:
-        found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str):
-        try:
-            cls = operator_class(kind)
-        except UnknownOperator:
-            unserved = _short_name(kind)
-            if unserved not in operator_names():
-                raise
-            facts = facts_of(unserved)
-            message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
-            names = ", ".join(field.name for field in facts.fields)
-            source = f"DML_{unserved}_OPERATOR_DESC, of the fields {names}"
-            violation = Violation(
-                "operator-not-served", ("type",), message, kind, "the name of an operator that is implemented", source
-            )
-            raise InvalidDescriptor.of([*found, violation]) from None
-        try:
-            if fields is not None:
-                made = cls.completed(fields) if complete else cls(**fields)
-                if not found:
-                    return made
-        except InvalidDescriptor as error:
-            found += error.prefixed("desc").violations
-    raise InvalidDescriptor.of(found)
-
-
-def _violation(path: tuple[str, ...], message: str, value: object) -> Violation:
-    return Violation("document", path, message, value, '{"type": ..., "desc": {...}}', "DxDispatch's guide")
+    def __getattr__(name: str) -> Any:
+        module = module_of_name().get(name)
+        if name == "OPERATORS":
+            found = all_operators()
+        elif module is not None:
+            found = getattr(importlib.import_module(f".{module}", __name__), name)
+        elif name in module_of_name().values():
+            return importlib.import_module(f".{name}", __name__)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found  # asked for once
+        return found

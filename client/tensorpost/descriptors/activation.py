@@ -18,7 +18,7 @@ from .base import json_object
 from .elementwise_base import ElementWise, ElementWiseGradient, UnaryWithoutScale
 from .feature_levels import FeatureLevel
 from .fields import Float
-from .operator_desc import OPERATORS, OperatorDesc
+from .operator_desc import DEFINED, OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -342,8 +342,8 @@ def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:
         return value
     if isinstance(value, (Activation, *more)):
         value = _write_fused(value)  # its own tensors have no meaning here, so descriptors must not differ in them
-    plain = [cls for cls in OPERATORS if issubclass(cls, Activation) and cls.fusable]
-    activations = {cls.operator_type: cls for cls in (*plain, *more)}
+    plain = [cls for cls in DEFINED if issubclass(cls, Activation) and cls.fusable]
+    activations = {cls.operator_type: cls for cls in (*sorted(plain, key=lambda cls: cls.facts.number), *more)}
     expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
     if not isinstance(value, Mapping):
         raise PydanticCustomError("not-an-object", "must be an object", expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import operator
 import re
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic_core import PydanticCustomError
 
@@ -48,8 +49,18 @@ TensorPath = tuple[str] | tuple[str, int]
 Inferred = Iterator[tuple[str, Any]]
 """Fields that follow from others, by attribute name."""
 
-OPERATORS: list[type[OperatorDesc]] = []
-"""Every operator that has a class, by number. A class enters it when it is defined."""
+DEFINED: list[type[OperatorDesc]] = []
+"""The operators whose families are loaded. A class enters it when it is defined."""
+
+if TYPE_CHECKING:
+    OPERATORS: list[type[OperatorDesc]]
+    """Every operator that has a class, by number."""
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "OPERATORS":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return importlib.import_module(__package__).OPERATORS  # all families, which are above this module
 
 
 class OperatorDesc(Descriptor):
@@ -80,8 +91,7 @@ class OperatorDesc(Descriptor):
             }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
-            OPERATORS.append(cls)
-            OPERATORS.sort(key=lambda known: known.facts.number)
+            DEFINED.append(cls)
 
     # ---- what the catalogue says -------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""Where the names of this package are: a family's module is loaded when one of its names is asked for.
+
+Pydantic takes milliseconds to build a class, and there are 177 of them. `families.json` has the names of each module;
+`python -m tests.support.families` writes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from .catalogue import operator_names
+
+if TYPE_CHECKING:
+    from .operator_desc import OperatorDesc
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+@cache
+def module_of_name() -> Mapping[str, str]:
+    """The module of each public name of this package."""
+    families = json.loads(resources.files(_PACKAGE).joinpath("families.json").read_text("utf-8"))
+    return {name: module for module, names in families.items() for name in names}
+
+
+@cache
+def _class_names() -> Mapping[str, str]:
+    """The name of each operator's class, by the operator's type."""
+    names = {name.lower(): name for name in module_of_name()}
+    found = {kind: names.get(f"{kind.replace('_', '').lower()}operatordesc") for kind in operator_names()}
+    return {kind: name for kind, name in found.items() if name is not None}
+
+
+def operator_types() -> list[str]:
+    """The types of all operators that have a class, by number."""
+    return [*_class_names()]
+
+
+def find_operator(operator_type: str) -> type[OperatorDesc] | None:
+    """The class of an operator; None if it has none."""
+    name = _class_names().get(operator_type)
+    return None if name is None else getattr(_loaded(module_of_name()[name]), name)
+
+
+@cache
+def all_operators() -> list[type[OperatorDesc]]:
+    """Every operator that has a class, by number; all families are loaded."""
+    for module in dict.fromkeys(module_of_name().values()):
+        _loaded(module)
+    defined: list[type[OperatorDesc]] = _loaded("operator_desc").DEFINED
+    return sorted(defined, key=lambda cls: cls.facts.number)
+
+
+def _loaded(module: str) -> Any:
+    return importlib.import_module(f"{_PACKAGE}.{module}")
