@@ -195,7 +195,7 @@ def test_examples_in_docstrings(path: Path, request: pytest.FixtureRequest) -> N
 
 
 def test_there_are_examples() -> None:
-    assert {"tensorpost.values.datatypes", "tensorpost.descriptors", "tensorpost.descriptors.tile"} <= {
+    assert {"tensorpost.values.datatypes", "tensorpost.descriptors.documents", "tensorpost.descriptors.tile"} <= {
         module_name(path) for path in WITH_EXAMPLES
     }
 
