@@ -1,8 +1,8 @@
 """What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
 
 The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
-both, and is needed on the side of the caller too, who must know the outputs. `values/onnx_package.py` calls the package, in
-this process; a server has it called in a child process instead (`call_package_by`).
+both, and is needed on the side of the caller too, who must know the outputs. `values/onnx_package.py` calls the
+package, in this process; a server has it called in a child process instead (`call_package_by`).
 """
 
 from __future__ import annotations
