@@ -31,6 +31,7 @@ from tests.support.replays import count_replays
 
 from tensorpost.values.problems import InvalidParameter
 from tensorpost_server import commands
+from tensorpost_server.forms.base import go_on
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Preset, Settings
@@ -411,7 +412,14 @@ def test_timeout_ends_the_wait_in_the_queue_and_not_an_answer_that_has_begun(ser
                        "parameters": {"repeats": "1", "binary_data_output": True, "timeout": 300_000}})  # fmt: skip
     text = text.encode()
     released = threading.Event()
-    slow = Controlled(before=lambda _index: released.wait(PATIENCE) and None)
+
+    def wait_in_turns(_index: int) -> None:
+        for _ in range(100 * int(PATIENCE)):
+            if released.wait(0.01):
+                return
+            go_on()  # others get their turns, and what is not wanted any more ends
+
+    slow = Controlled(before=wait_in_turns)
     with use_backend(server.service, slow), server.wire() as first:
         try:
             first.send(request_bytes("POST", "/v2/models/tile/infer", text.replace(b"300000", b"0     ") + x.tobytes(),

@@ -72,7 +72,8 @@ def reduce_lines(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], functi
         case _:
             largest = xp.max(x, axis=axes, keepdims=True)
             shift = xp.where(xp.isfinite(largest), largest, largest.dtype.type(0))
-            powers = in_blocks(xp, xp.subtract, xp.empty_like(x), x, shift)
+            kind = xp.exp(shift.reshape(-1)[:1]).dtype  # float64 of integers
+            powers = in_blocks(xp, xp.subtract, xp.empty(x.shape, kind), x, shift)
             in_blocks(xp, xp.exp, powers, powers)
             out[...] = xp.log(xp.sum(powers, **total)) + shift
 
