@@ -418,6 +418,7 @@ class ControlledRun:
     backend: Controlled
     plan: Any
     closed: bool = False
+    computing: int = 0
 
     def compute(self, index: int) -> memoryview:
         backend = self.backend
@@ -425,6 +426,7 @@ class ControlledRun:
         with backend.lock:
             backend.begun.append(index)
             backend.computing += 1
+            self.computing += 1
             backend.most_computing = max(backend.most_computing, backend.computing)
             backend.thread_names.add(threading.current_thread().name)
         try:
@@ -433,10 +435,11 @@ class ControlledRun:
         finally:
             with backend.lock:
                 backend.computing -= 1
+                self.computing -= 1
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
-        assert self.backend.computing == 0, "closed while a slice is computed"
+        assert self.computing == 0, "closed while a slice is computed"
         self.closed = True
         self.backend.closed_runs += 1
 
