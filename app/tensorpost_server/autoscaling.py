@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["QueuedBytesPolicy"]
-
 
 class QueuedBytesPolicy:
     """Chooses the number of replicas by the bytes that wait at all of them; too many of them leave one by one.

@@ -28,8 +28,6 @@ from .backends.numpy_ import NumpyBackend
 from .forms.base import Box
 from .planning import OutputSlice, Plan, make_plan
 
-__all__ = ["Chunks", "chunk_shape", "run"]
-
 _AHEAD = 2  # chunks that are asked for beyond those that the cluster's processors compute
 
 

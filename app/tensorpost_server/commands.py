@@ -43,19 +43,6 @@ from .serving import (
 from .setting_errors import read_settings
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
-__all__ = [
-    "add_key",
-    "config",
-    "doctor",
-    "list_keys",
-    "revoke_key",
-    "serve",
-    "serve_on_ray",
-    "unknown_variables",
-    "warmup",
-    "warmup_cuda",
-]
-
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL", "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE")
 """Variables that the command line reads itself."""

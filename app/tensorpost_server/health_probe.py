@@ -18,8 +18,6 @@ from pathlib import Path
 
 from .service_links import is_service_link
 
-__all__ = ["is_ready"]
-
 _PREFIX = "TENSORPOST_"
 
 

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["connections", "cores", "free_unused_memory", "memory", "resident_memory"]
-
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN = 4 << 30  # bytes, where neither a limit nor the machine's memory can be read

@@ -54,8 +54,6 @@ from .http.request_body import ClientDisconnected
 from .http.service import Service
 from .settings import Settings
 
-__all__ = ["create_app", "open_pool"]
-
 _DESCRIPTION = """\
 POST a DirectML operator descriptor or an ONNX node, and a tensor's bytes; the result comes back as raw bytes.
 

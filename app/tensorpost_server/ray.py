@@ -29,8 +29,6 @@ from .http.service import Service
 from .main import create_app
 from .settings import Settings, setting_variable
 
-__all__ = ["Arguments", "Replica", "application", "middlewares", "run"]
-
 # Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
 os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
 # After each change of the replicas a new HAProxy takes over, and the old one may finish its answers so long, seconds.

@@ -36,19 +36,6 @@ from .http.connection.timeouts import ConnectionLimits
 from .http.connection.tls import TlsFiles, uvicorn_options
 from .settings import Settings, setting_variable
 
-__all__ = [
-    "GuardedApplication",
-    "Listener",
-    "ProtocolChoice",
-    "Server",
-    "address_of",
-    "choose_protocol",
-    "inherited_socket",
-    "is_loopback",
-    "library_version",
-    "uvicorn_config",
-]
-
 _LIBRARIES = {
     "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "directml": ("onnxruntime-directml", "onnxruntime-windowsml", "directml"),

@@ -15,8 +15,6 @@ from tensorpost.values.problems import InvalidParameter, nearest
 from .backends import BACKENDS
 from .settings import ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
-__all__ = ["read_settings"]
-
 _PRESET = 'for instance {"twice": {"operator": "tile", "attributes": {"repeats": [2, 2]}}}'
 _MEMBER_WORDS: Mapping[str, str] = {
     "dict_type": "expected an object",

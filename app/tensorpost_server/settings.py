@@ -24,17 +24,6 @@ from tensorpost.values.problems import InvalidParameter, nearest
 from . import machine
 from .service_links import is_service_link
 
-__all__ = [
-    "CONFIG_FILE",
-    "ENVIRONMENT_PREFIX",
-    "UNIX_PEERS",
-    "Preset",
-    "Settings",
-    "networks",
-    "origins",
-    "setting_variable",
-]
-
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
 """Name, after the prefix, of the variable that names a TOML file with settings."""

@@ -10,17 +10,6 @@ import numpy as np
 
 from ..planning import Plan
 
-__all__ = [
-    "Backend",
-    "CannotOpen",
-    "DeviceMemory",
-    "DeviceOptions",
-    "HostBackend",
-    "Run",
-    "SharingBackend",
-    "plain_memory",
-]
-
 
 class CannotOpen(RuntimeError):
     """Why a device cannot be used: a sentence that says what to install or to change. People read it as it is."""

@@ -14,8 +14,6 @@ import numpy as np
 from ..planning import Plan
 from .base import HostBackend
 
-__all__ = ["NullBackend"]
-
 
 @dataclass(frozen=True, slots=True)
 class NullBackend(HostBackend):

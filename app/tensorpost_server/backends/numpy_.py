@@ -16,8 +16,6 @@ from ..forms.base import extents
 from ..planning import OutputSlice, Plan
 from .base import HostBackend
 
-__all__ = ["NumpyBackend", "NumpyRun", "new_block"]
-
 
 @dataclass(frozen=True, slots=True)
 class NumpyBackend(HostBackend):

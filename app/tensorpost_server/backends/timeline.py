@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-__all__ = ["Phase", "PhaseName", "Timeline", "is_timed", "next_phase"]
-
 T = TypeVar("T")
 
 PhaseName: TypeAlias = Literal["queue", "upload", "kernel", "download"]

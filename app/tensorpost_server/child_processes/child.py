@@ -28,8 +28,6 @@ from .picture_functions import decode_picture, encode_picture, open_picture
 from .refusal import FunctionRefusal
 from .segment import SharedSegment
 
-__all__ = ["main"]
-
 ChildFunction: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
 FUNCTIONS: Mapping[str, ChildFunction] = {

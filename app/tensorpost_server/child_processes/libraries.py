@@ -23,8 +23,6 @@ from .pictures import PICTURES
 from .process import FunctionRefused
 from .process_pool import ProcessPool
 
-__all__ = ["LIBRARIES", "ONNX", "ONNX_RUNTIME", "close_libraries", "open_libraries"]
-
 _INFER_SECONDS = 10.0
 _INFER_BYTES = 128 << 20
 """Time and memory for a node's check and inference, which nothing was reserved for; most take a millisecond."""

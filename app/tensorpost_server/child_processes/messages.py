@@ -17,8 +17,6 @@ from tensorpost.values.datatypes import data_type
 
 from .segment import SharedSegment, aligned
 
-__all__ = ["INLINE_BYTES", "MalformedMessage", "receive", "send_parts", "travels"]
-
 INLINE_BYTES = 1 << 16
 """Arrays of at most so many bytes together travel in the message: copying them takes less time than mapping memory."""
 

@@ -14,8 +14,6 @@ from tensorpost.values.onnx_package import infer_model, schema_version
 
 from .refusal import FunctionRefusal
 
-__all__ = ["forget_sessions", "infer_node", "run_node", "version_of_schema"]
-
 _MOST_SESSIONS = 32
 _MOST_KEPT_MODEL_BYTES = 32 << 10
 """A larger model holds constants by value; its session is not kept, for it holds them too."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from .refusal import FunctionRefusal
 
-__all__ = ["decode_picture", "encode_picture", "open_picture"]
-
 
 def open_picture(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Read a file's head, see `tensorpost.images.open_image`; the answer is `picture`, or else `problem`."""

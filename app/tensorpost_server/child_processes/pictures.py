@@ -13,8 +13,6 @@ from tensorpost.values.problems import InvalidFrame, NotAcceptable, from_problem
 from .process import FunctionRefused
 from .process_pool import ProcessPool
 
-__all__ = ["PICTURES", "decode_picture", "encode_picture", "open_picture"]
-
 PICTURES = ProcessPool(
     "Pillow", ("PIL.Image", "tensorpost.bodies.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS"
 )

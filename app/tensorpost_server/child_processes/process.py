@@ -15,17 +15,6 @@ from typing import Any
 from .messages import INLINE_BYTES, MalformedMessage, receive, send_parts
 from .segment import SharedSegment
 
-__all__ = [
-    "CHECK_SECONDS",
-    "CannotStart",
-    "ChildEnded",
-    "ChildFailed",
-    "ChildOutOfMemory",
-    "ChildProcess",
-    "ChildTimedOut",
-    "FunctionRefused",
-]
-
 START_SECONDS = 60.0
 CHECK_SECONDS = 0.05
 """How often a call that waits looks whether its result is still wanted."""

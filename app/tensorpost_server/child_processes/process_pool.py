@@ -27,8 +27,6 @@ from .process import (
     FunctionRefused,
 )
 
-__all__ = ["END_REASONS", "LibraryState", "ProcessPool"]
-
 END_REASONS = ("failed", "killed", "timed_out", "abandoned", "retired")
 """Why a process ended; see `LibraryState.ended`."""
 

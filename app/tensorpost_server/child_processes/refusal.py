@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FunctionRefusal"]
-
 
 class FunctionRefusal(Exception):
     """Travels to the server as its kind and message.

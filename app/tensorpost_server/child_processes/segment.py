@@ -12,8 +12,6 @@ import numpy as np
 
 from tensorpost.values.datatypes import data_type
 
-__all__ = ["SharedSegment", "aligned"]
-
 KEPT_SEGMENT_BYTES = 4 << 20
 """Shared memory that stays between two calls, so that the next call touches no fresh pages."""
 

@@ -22,8 +22,6 @@ from tensorpost.values.problems import LimitExceeded, TooBusy
 
 from .buffer_pool import BufferPool
 
-__all__ = ["Admission", "Ticket"]
-
 REFUSALS_PER_SECOND = 100
 """So many callers are told to come back in the same second. A refusal costs as much time as a small answer."""
 

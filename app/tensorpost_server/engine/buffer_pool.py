@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["BufferPool"]
-
 SMALLEST = 32 << 20
 """Bytes from which on blocks are kept. Up to here glibc keeps freed memory itself (mallopt(3), M_MMAP_THRESHOLD), and a
 block of ours was no faster: filling 64 and 256 MiB took 0.6 to 0.7 times as long, 16 MiB and less as long or longer."""

@@ -11,8 +11,6 @@ from tensorpost.values.problems import LimitExceeded
 from ..forms.base import checked_each_turn, seconds_away
 from ..planning import Plan
 
-__all__ = ["CHEAP_WORK", "CostMeter"]
-
 CHEAP_WORK = 1 << 26
 """Elements up to which a plan's time is not estimated: some tenths of a second at most."""
 

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = ["FairQueue", "Flow"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from ..backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
 from ..planning import Plan, make_plan
 from .worker import IDLE_SECONDS, RETRY_AFTER_SECONDS, InlineLimits, Worker, ignore_loss, timed
 
-__all__ = ["DeviceStatus", "Pool"]
-
 _log = logging.getLogger(__name__)
 
 TRIALS = 20

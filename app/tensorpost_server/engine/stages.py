@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["STAGES", "Stages"]
-
 STAGES = ("head", "plan", "admit", "receive", "compute")
 """The stages in order: read the head, make the plan, reserve memory, receive the tensors, compute the first slice."""
 

@@ -27,16 +27,6 @@ from ..planning import Plan
 from .cost import CostMeter
 from .worker_threads import Calls, WorkerThreads
 
-__all__ = [
-    "IDLE_SECONDS",
-    "RETRY_AFTER_SECONDS",
-    "InlineLimits",
-    "QueueSlot",
-    "Worker",
-    "ignore_loss",
-    "timed",
-]
-
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)

@@ -22,8 +22,6 @@ from typing import Any, TypeAlias, TypeVar
 from ..forms.base import TURN_SECONDS, Abandoned
 from .fair_queue import FairQueue, Flow
 
-__all__ = ["Calls", "WorkerThreads"]
-
 T = TypeVar("T")
 
 OVERDUE_SECONDS = TURN_SECONDS

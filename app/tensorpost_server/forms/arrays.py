@@ -16,8 +16,6 @@ from .base import Box, BoxForm, Reads, blocks, extents, go_on
 from .float16 import widen
 from .index_ranges import IndexRange
 
-__all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
-
 REDUCTION_WEIGHT = 32
 """A slice of a reduction reads 2 Mi elements: with its small output in one slice, only one core would compute."""
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from .base import Box, BoxForm, Reads, extents
 
-__all__ = ["AxesForm", "AxisMap", "CountsReads", "Taps", "Windowed"]
-
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from .axes import AxisMap, Taps
 
-__all__ = ["LONG_SUM", "MOST_TAPS", "PLANS", "SHORTEST_RUN", "AxisPlan", "Piece", "plan_taps", "with_few_taps"]
-
 MOST_TAPS = 1 << 17  # taps of one axis in one plan; while they are computed they take about 100 bytes each
 SMALLEST_PLAN = 500  # bytes that a plan takes beside its arrays, about
 LONG_SUM = 64  # from this many taps on they are gathered and summed in one call, not added one by one

@@ -12,8 +12,6 @@ from .axis_plans import LONG_SUM, SHORTEST_RUN, AxisPlan, Piece
 from .base import blocks, go_on
 from .float16 import widen
 
-__all__ = ["BLOCK", "along", "converted", "gather", "weighted_sums"]
-
 BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 
 _INTEGERS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

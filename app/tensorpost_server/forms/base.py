@@ -36,25 +36,6 @@ from tensorpost.values.layout import Layout
 
 from .index_ranges import IndexRange
 
-__all__ = [
-    "TURN_SECONDS",
-    "Abandoned",
-    "Box",
-    "BoxForm",
-    "Form",
-    "Reads",
-    "Turns",
-    "away_from_processor",
-    "blocks",
-    "checked_each_turn",
-    "extents",
-    "go_on",
-    "raise_if_abandoned",
-    "seconds_away",
-    "stoppable",
-    "whole_box",
-]
-
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of coordinates, one per dimension: a rectangular part of a tensor."""
 

@@ -16,8 +16,6 @@ from .arrays import Array, BoxFunction
 from .base import Box, blocks, extents, go_on, whole_box
 from .pointwise import BLOCK, Pointwise
 
-__all__ = ["BlockSource", "blockwise", "to_four_bits"]
-
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:

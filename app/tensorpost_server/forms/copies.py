@@ -13,8 +13,6 @@ import numpy as np
 from .base import Box, BoxForm, Reads, extents
 from .copy_loops import ByteLoops, Copy, byte_loops, uncovered
 
-__all__ = ["Copies"]
-
 LONG_ROW = 256  # bytes; from here on NumPy's loop over a row's elements is no slower than one move of the row
 SMALL = 64 * 1024  # bytes; up to this size an assignment costs most by the views that it takes
 FEW_COPIES = 16  # up to this many copies of a short row, a loop over copies beats an inner loop of that length

@@ -18,8 +18,6 @@ from functools import lru_cache
 
 from .base import Box, extents
 
-__all__ = ["ByteLoops", "Copy", "Loop", "byte_loops", "uncovered"]
-
 MOST_FILLED = 64  # boxes that are filled one by one; more are filled together with what is copied over them
 
 

@@ -22,23 +22,6 @@ import numpy as np
 
 from .special import NUMPY_ONLY
 
-__all__ = [
-    "FUNCTIONS",
-    "Expression",
-    "ExpressionLike",
-    "Function",
-    "FunctionCall",
-    "Literal",
-    "Operand",
-    "call",
-    "evaluate",
-    "is_boolean",
-    "maximum",
-    "minimum",
-    "operand",
-    "where",
-]
-
 
 class Expression:
     """A formula for one output element."""

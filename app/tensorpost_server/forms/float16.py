@@ -13,8 +13,6 @@ import numpy as np
 
 from .base import blocks, go_on, whole_box
 
-__all__ = ["narrow", "widen"]
-
 CHUNK = 1 << 16  # elements; the scratch arrays of one chunk stay in the second-level cache
 LARGE = 1 << 22  # elements from which on the wait for others' turns is between blocks of as many
 SHORT = 1 << 12  # below it a cast costs less than the calls it would save

@@ -11,8 +11,6 @@ import numpy as np
 
 from .base import blocks, go_on, whole_box
 
-__all__ = ["accumulate", "in_blocks", "same"]
-
 BLOCK = 1 << 20  # elements: a millisecond or so; a slice of the usual size is one block
 
 

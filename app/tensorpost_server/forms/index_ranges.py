@@ -9,8 +9,6 @@ import numpy as np
 
 from tensorpost.values.problems import InvalidDescriptor, Violation, counted
 
-__all__ = ["IndexRange"]
-
 _BLOCK = 1 << 20  # indices that are compared at a time, when it is known that one is outside
 
 

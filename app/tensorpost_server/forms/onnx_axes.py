@@ -20,8 +20,6 @@ from tensorpost.onnx import ResizeAxis
 from .axes import Taps
 from .base import go_on
 
-__all__ = ["FilterMap", "NearestMap"]
-
 _FOLDED = 1 << 16  # taps of an output from which on those outside the input are summed, not listed
 
 

@@ -27,8 +27,6 @@ from .base import Box, blocks
 from .onnx_axes import FilterMap
 from .separable import Rounding, Separable
 
-__all__ = ["OnnxResize"]
-
 # float64 arithmetic cannot tell a sum from a whole number nearer than this. A few taps err by less than 16 steps of the
 # sum; a small sum may be the difference of terms of up to 2^16.
 _NEAR_RELATIVE = 2.0**-48

@@ -17,8 +17,6 @@ from .base import Box, BoxForm, Reads, extents, go_on
 from .expression import FUNCTIONS, Expression, FunctionCall, evaluate
 from .float16 import narrow, widen
 
-__all__ = ["Pointwise"]
-
 BLOCK = 1 << 15  # elements computed at a time, so that temporaries stay in a CPU's second-level cache
 LARGE_BLOCK = 1 << 21  # where there are no temporaries: a block of small integers takes less time than its Python
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Samples", "Sampling"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -18,17 +18,6 @@ from numpy.typing import NDArray
 
 from .axes import Taps
 
-__all__ = [
-    "AdjointAxis",
-    "LinearAxis",
-    "Nearest",
-    "NearestAxis",
-    "OffsetLinearAxis",
-    "PyramidAxis",
-    "ScaledAxis",
-    "linear_axis",
-]
-
 LARGEST_FLOAT32_AXIS = 1 << 24  # beyond it float32 skips whole numbers
 
 Indices = NDArray[np.int64]

@@ -25,8 +25,6 @@ from .axis_sums import BLOCK, along, converted, gather, weighted_sums
 from .base import Box, blocks, go_on
 from .float16 import narrow
 
-__all__ = ["Rounding", "Separable"]
-
 COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
 BETWEEN = 1 << 18  # elements between two axes for one output: wider windows are summed a part at a time
 MOST_BETWEEN = 1 << 19  # elements between two axes for a block: it is cut where its windows reach farther

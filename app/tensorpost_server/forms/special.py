@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ERF_FLOAT32", "NUMPY_ONLY", "erf"]
-
 BLOCK = 1 << 13  # elements; the temporaries of one block stay close to the processor, and calls cost little beside it
 
 # Near 0, erf(x) = x P(x^2). From 1 on, erf(x) = 1 - exp(Q(x)) in float32, and 1 - exp(-x^2) Q(u) / (x + 3) with

@@ -18,8 +18,6 @@ import numpy as np
 from .arrays import BoxFunction
 from .base import Box, blocks, extents, go_on
 
-__all__ = ["Move", "Window", "WindowFunction"]
-
 BLOCK = 1 << 18  # elements read or made at a time on the CPU, unless one window has more
 DEVICE_BLOCK = 1 << 24  # the same on a device
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["MOST_KEY_BYTES", "BoundedCache"]
-
 MOST_KEY_BYTES = 4096
 """Longest HTTP head, and longest query and head of a body together, that are a key of a cache.
 

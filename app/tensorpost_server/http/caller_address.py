@@ -11,8 +11,6 @@ from starlette.types import Scope
 
 from ..settings import UNIX_PEERS, Settings, networks
 
-__all__ = ["FORWARDED_FOR", "TrustedProxies", "caller_of", "network_of"]
-
 FORWARDED_FOR = b"x-forwarded-for"
 
 _ITEM = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9A-Fa-f:.]+)")

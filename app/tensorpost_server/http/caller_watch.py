@@ -10,8 +10,6 @@ from starlette.types import Receive
 
 from .request_body import ClientDisconnected
 
-__all__ = ["CallerWatch"]
-
 
 class CallerWatch:
     """Cancels the task of a request when its caller disconnects; a context manager around the work.

@@ -24,8 +24,6 @@ from ..child_processes.pictures import decode_picture, open_picture
 from ..settings import Settings
 from .media_types import Pixels
 
-__all__ = ["Npz", "Picture"]
-
 _END_BYTES = 22  # of a ZIP archive's end record without a comment (APPNOTE.TXT, section 4.3.16)
 _END64_BYTES = 20  # of the record before it, which archives with more than 4 GiB have (section 4.3.15)
 _DIRECTORY_BYTES_PER_TENSOR = 1024  # a name of an array, and what NumPy adds

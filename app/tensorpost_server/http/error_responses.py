@@ -20,24 +20,6 @@ from .access.browser_requests import NO_SNIFFING
 from .documents.problem_page import PAGE_POLICY, problem_page, wants_page
 from .observability.request_record import observation_of
 
-__all__ = [
-    "REFUSALS",
-    "STATUS",
-    "allowed_methods",
-    "answer_disconnected",
-    "answer_error",
-    "answer_http_exception",
-    "answer_options",
-    "answer_out_of_memory",
-    "answer_unexpected",
-    "in_open_inference",
-    "is_out_of_memory",
-    "out_of_memory",
-    "problem_document",
-    "route_path",
-    "status_of",
-]
-
 _log = logging.getLogger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

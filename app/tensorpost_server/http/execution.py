@@ -34,8 +34,6 @@ from .response_sender import ResponseSender
 from .service import Service
 from .wires.wire import Wire
 
-__all__ = ["Execution"]
-
 JSON_BYTES_PER_TEXT_BYTE = 8
 """Memory of a byte of a string on its way out: the string, its text with escapes, and twice that while it is joined."""
 

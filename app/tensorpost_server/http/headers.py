@@ -9,17 +9,6 @@ from typing import NamedTuple
 
 from tensorpost.values.problems import InvalidParameter, LengthRequired, LimitExceeded
 
-__all__ = [
-    "FRAMING",
-    "SECRET",
-    "Framing",
-    "content_length",
-    "header_fields",
-    "request_framing",
-    "request_id",
-    "wait_seconds",
-]
-
 FRAMING = "tensorpost.framing"
 """The request's `Framing` in its ASGI scope."""
 

@@ -12,8 +12,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-__all__ = ["JSON_BYTES_PER_ELEMENT", "json_numbers"]
-
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 

@@ -17,15 +17,6 @@ from tensorpost.values.problems import InvalidParameter, NotAcceptable, Unsuppor
 from .bounded_cache import MOST_KEY_BYTES
 from .raw_tensor import RawTensor
 
-__all__ = [
-    "IMAGE_TYPES",
-    "MediaType",
-    "Pixels",
-    "RequestFormat",
-    "refuse_content_encoding",
-    "require_json",
-]
-
 
 class MediaType(enum.Enum):
     """A media type that is read and written here."""

@@ -31,8 +31,6 @@ from .service import Service
 from .wires.dialects import DIALECTS
 from .wires.operator_wire import OperatorWire
 
-__all__ = ["OperatorDispatch"]
-
 
 class OperatorDispatch:
     """ASGI middleware that runs `POST {path of a dialect}/{operator}` and passes everything else on.

@@ -31,8 +31,6 @@ from .service import JsonDocument, Service, service_of
 from .wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
 from .wires.directml_dialect import served_operator
 
-__all__ = ["catalogue_entry", "router"]
-
 router = APIRouter()
 
 _DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there for the OpenAPI document"

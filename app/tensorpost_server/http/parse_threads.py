@@ -13,8 +13,6 @@ from typing import ParamSpec, TypeVar
 
 from ..engine import WorkerThreads
 
-__all__ = ["INLINE_JSON_ELEMENTS", "INLINE_QUERY_BYTES", "INLINE_TEXT_BYTES", "CallerThreads", "ParseThreads"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

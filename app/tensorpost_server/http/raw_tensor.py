@@ -9,8 +9,6 @@ from typing import NamedTuple
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.problems import InvalidParameter
 
-__all__ = ["DTYPE_FIELD", "SHAPE_FIELD", "RawTensor", "raw_tensor_fields"]
-
 SHAPE_FIELD, DTYPE_FIELD = "Tensorpost-Shape", "Tensorpost-Dtype"
 _MOST_DIMENSIONS = 64  # as in npy and frames
 _MOST_DIGITS = 19  # of a size; more do not fit a signed 64-bit integer

@@ -21,8 +21,6 @@ from .observability.request_record import RequestRecord
 from .response_sender import changing_field_lines
 from .service import Service
 
-__all__ = ["Replay"]
-
 
 class Replay:
     """Answers requests whose HTTP head is the same, byte for byte, as that of a request that was answered.

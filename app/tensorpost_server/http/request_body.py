@@ -15,8 +15,6 @@ from ..settings import Settings
 from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 
-__all__ = ["MOST_VALUE_BYTES", "ClientDisconnected", "RequestBody", "receive_chunked", "whole_json"]
-
 JSON_MEMORY_FACTOR = 24
 """Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
 MOST_VALUE_BYTES = 2 * 64 * 8

@@ -14,8 +14,6 @@ from .calls.call import PreparedHead
 from .connection.whole_messages import ReplayFunction, WholeMessages
 from .request_body import ClientDisconnected
 
-__all__ = ["ResponseSender", "changing_field_lines"]
-
 
 def changing_field_lines(id_: str, stages: Stages) -> bytes:
     """The header fields that differ between responses to the same call, as they are sent."""

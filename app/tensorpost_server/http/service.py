@@ -33,8 +33,6 @@ from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .parse_threads import ParseThreads
 
-__all__ = ["JsonDocument", "Service", "router", "service_of"]
-
 _MOST_CALLS = 512
 _LIMITS = (
     "numpy_threads", "cuda_memory_bytes", "cuda_pinned_bytes", "directml_seconds", "auto_minimum_work", "idle_seconds",

@@ -19,8 +19,6 @@ from ..forms.expression import Expression, call, maximum, minimum, operand, wher
 from .elementwise_base import binary, pointwise
 from .registry import form_of_class
 
-__all__ = ["activated", "gelu", "hard_sigmoid", "shrink_form", "sigmoid", "softplus"]
-
 Formula = Callable[[Expression, Any], Expression]
 
 _LARGEST = 3.4028234663852886e38  # of FLOAT32

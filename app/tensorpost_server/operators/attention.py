@@ -22,8 +22,6 @@ from ..forms import Array
 from ..forms.base import go_on
 from .registry import form_of_class
 
-__all__ = ["attention_form"]
-
 _UINT32 = 1 << 32
 _BLOCK = 1 << 18  # scores computed at a time
 _HEAD = 200_000  # elements that are added up in the time of the calls of the array library for a head

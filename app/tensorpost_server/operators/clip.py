@@ -13,8 +13,6 @@ from ..forms.expression import maximum, minimum, where
 from .elementwise_base import operands, pointwise, scaling
 from .registry import form_of_class
 
-__all__ = ["clip_form", "clip_grad_form", "threshold_form"]
-
 
 def _bound(value: float, desc: Any) -> float:
     """A bound in the type of the tensor: truncated and saturated for integers without ScaleBias."""

@@ -22,8 +22,6 @@ from .product import activation_form, finish, product_scratch, wide
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of_class
 
-__all__ = ["convolution_form", "integer_form", "quantized_form"]
-
 
 @form_of_class(dml.ConvolutionOperatorDesc)
 def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:

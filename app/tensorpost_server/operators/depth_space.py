@@ -7,8 +7,6 @@ from tensorpost import descriptors as dml
 from ..forms import Copies, Copy, Loop
 from .registry import form_of_class
 
-__all__ = ["depth_space_form"]
-
 _SpaceToDepthDesc = dml.SpaceToDepthOperatorDesc | dml.SpaceToDepth1OperatorDesc
 _DepthToSpaceDesc = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
 

@@ -24,22 +24,6 @@ from .activation import activated
 from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
 
-__all__ = [
-    "add1_form",
-    "cast_form",
-    "constant_pow_form",
-    "divide_form",
-    "if_form",
-    "magnitude_form",
-    "mean_form",
-    "modulus_floor_form",
-    "modulus_truncate_form",
-    "pow_form",
-    "round_form",
-    "sign_form",
-]
-
-
 unary(dml.ElementWiseIdentityOperatorDesc, lambda x: x)
 unary(dml.ElementWiseRecipOperatorDesc, lambda x: 1.0 / x)
 unary(dml.ElementWiseCeilOperatorDesc, lambda x: call("ceil", x))

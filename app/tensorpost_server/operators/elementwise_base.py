@@ -20,18 +20,6 @@ from ..forms import Pointwise
 from ..forms.expression import Expression, call, maximum, minimum, operand, where
 from .registry import form_of_class
 
-__all__ = [
-    "binary",
-    "computed_type",
-    "limited",
-    "operands",
-    "pointwise",
-    "saturated",
-    "scaling",
-    "unary",
-    "wide_integer",
-]
-
 
 def computed_type(name: str) -> str:
     """The type that elements of a NumPy type are computed in: float32 for float16, else their own."""

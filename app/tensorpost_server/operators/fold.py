@@ -19,8 +19,6 @@ from ..forms.base import go_on
 from .movement import MOST_COPIES
 from .registry import form_of_class
 
-__all__ = ["fold_form", "unfold_form"]
-
 BLOCK = 1 << 15  # elements at a time, whose indices of 64 bits stay in a CPU's cache
 LEAST_WORK = 2000  # elements that are added up in the time of one window element's calls
 

@@ -15,8 +15,6 @@ from ..forms import Box, BoxFunction, Copies
 from .movement import cast_value
 from .registry import form_of_class
 
-__all__ = ["constant_form", "diagonal1_form", "diagonal_form", "random_form", "sequence", "sequence_form"]
-
 BLOCK = 1 << 16  # elements at a time, whose temporaries stay in a CPU's cache
 
 

@@ -12,19 +12,6 @@ from tensorpost import descriptors as dml
 from ..forms import Array, Box, BoxFunction
 from .registry import form_of_class
 
-__all__ = [
-    "BLOCK",
-    "along",
-    "gather_elements",
-    "gather_elements_form",
-    "gather_form",
-    "nonnegative",
-    "nonzero_form",
-    "one_hot_form",
-    "reverse_form",
-    "scatter_form",
-]
-
 BLOCK = 1 << 16  # elements at a time, whose indices of 64 bits stay in a CPU's cache
 
 

@@ -13,8 +13,6 @@ from ..forms import Array, Box, BoxFunction
 from .indexing import BLOCK, along, nonnegative
 from .registry import form_of_class
 
-__all__ = ["gather_nd_form", "scatter_nd_form"]
-
 
 @form_of_class(dml.GatherNdOperatorDesc, dml.GatherNd1OperatorDesc)
 def gather_nd_form(desc: dml.GatherNdOperatorDesc | dml.GatherNd1OperatorDesc) -> BoxFunction:

@@ -18,8 +18,6 @@ from ..forms.expression import Expression, call, operand, where
 from .elementwise_base import binary, pointwise, unary
 from .registry import form_of_class
 
-__all__ = ["bit_count_form", "bitwise_form", "is_infinity_form", "shift_form"]
-
 
 def _is_true(x: Expression) -> Expression:
     return call("not_equal", x, 0)

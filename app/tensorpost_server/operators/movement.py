@@ -18,18 +18,6 @@ from tensorpost.descriptors.operator_desc import with_size
 from ..forms import Box, BoxFunction, Copies, Copy, Loop
 from .registry import form_of_class
 
-__all__ = [
-    "cast_value",
-    "join_form",
-    "pad",
-    "padding_form",
-    "plain_slice_form",
-    "slice_form",
-    "slice_grad_form",
-    "split_form",
-]
-
-
 MOST_COPIES = 256
 """Copies of one padding; each costs some microseconds for every slice, and for the plan."""
 

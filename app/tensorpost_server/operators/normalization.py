@@ -30,8 +30,6 @@ from .activation import activated
 from .elementwise_base import operands, pointwise
 from .registry import form_of, form_of_class
 
-__all__ = ["batch_form", "local_response_form", "lp_form", "mean_variance_form"]
-
 
 @form_of_class(dml.BatchNormalizationOperatorDesc)
 def batch_form(desc: dml.BatchNormalizationOperatorDesc) -> Pointwise:

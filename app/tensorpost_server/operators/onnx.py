@@ -17,8 +17,6 @@ from .onnx_runtime import model_form
 from .registry import NODE_FORMS, form_of_class, form_of_node
 from .tile import tile
 
-__all__ = ["onnx_form", "resize_form", "tile_form"]
-
 
 @form_of_class(OnnxNode)
 def onnx_form(node: OnnxNode) -> Form:

@@ -24,8 +24,6 @@ from .activation import gelu, hard_sigmoid, sigmoid, softplus
 from .elementwise_base import saturated
 from .registry import form_of_node
 
-__all__ = ["cast_form", "clip_form", "element_form", "expression_form", "power_form", "shrink_form", "where_form"]
-
 
 def expression_form(
     node: OnnxNode, expression: Expression, *, types: tuple[str, ...] = (), wide: str = ""

@@ -28,8 +28,6 @@ from .registry import form_of_node
 from .scan import scan
 from .softmax import hardmax_lines, softmax_lines
 
-__all__ = ["reduce_form"]
-
 
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines | Array:

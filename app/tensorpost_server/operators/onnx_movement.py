@@ -18,8 +18,6 @@ from .indexing import BLOCK, along, gather_elements, nonnegative
 from .movement import pad
 from .registry import form_of_node
 
-__all__ = ["packed_form"]
-
 
 def _copies(node: OnnxNode, *loops: Loop, start: Sequence[int] | None = None) -> Copies:
     """One copy of the only input by these loops, of which those of one iteration are left out."""

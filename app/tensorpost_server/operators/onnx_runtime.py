@@ -25,8 +25,6 @@ from ..forms import Array
 from ..forms.base import away_from_processor, raise_if_abandoned
 from .onnx_runtime_cost import extra_bytes, work_of
 
-__all__ = ["LIBRARY", "model_form"]
-
 LIBRARY = ONNX_RUNTIME.name
 _LEAST_BYTES = 64 << 20
 """Memory that a call may take in its process beside its tensors and what follows from its attributes: the session, what

@@ -15,8 +15,6 @@ from typing import Any
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 
-__all__ = ["extra_bytes", "work_of"]
-
 _MOST_ITEM_BYTES = 8  # half types are computed in float32, others in their own
 
 

@@ -23,8 +23,6 @@ from ..forms.float16 import widen
 from .quantized import along, by_name, centered, names_of, quantize
 from .registry import form_of_class
 
-__all__ = ["average_form", "max_form", "norm_form", "window_of"]
-
 PUT = 1 << 20  # elements that are put to their places at a time
 
 

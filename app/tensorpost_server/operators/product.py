@@ -24,8 +24,6 @@ from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
 from .softmax import softmax_lines
 
-__all__ = ["activation_form", "finish", "gemm", "gemm_form", "product_scratch", "wide"]
-
 
 @form_of_class(dml.GemmOperatorDesc)
 def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction | Array:

@@ -28,8 +28,6 @@ from ..forms.expression import Expression, ExpressionLike, call, minimum, operan
 from ..forms.in_blocks import in_blocks
 from .registry import form_of_class
 
-__all__ = ["dequantize_form", "dynamic_form", "quantize_form", "quantized_add_form"]
-
 LIMITS = {
     TensorDataType.UINT8: (0, 255), TensorDataType.INT8: (-128, 127), TensorDataType.UINT4: (0, 15),
     TensorDataType.INT4: (-8, 7),

@@ -18,8 +18,6 @@ from tensorpost.descriptors import OperatorDesc
 
 from ..forms.in_blocks import in_blocks
 
-__all__ = ["along", "by_name", "centered", "names_of", "quantize", "wrapped"]
-
 
 def names_of(desc: OperatorDesc) -> tuple[tuple[str, tuple[str, ...]]]:
     """The parameter `names` of a form: the inputs that are there."""

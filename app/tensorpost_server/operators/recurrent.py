@@ -21,8 +21,6 @@ from ..forms import Array, Pointwise
 from ..forms.base import go_on, whole_box
 from .registry import form_of, form_of_class
 
-__all__ = ["recurrent_form"]
-
 _STEP = 50_000  # elements that are added up in the time of the calls of the array library for one gate
 
 

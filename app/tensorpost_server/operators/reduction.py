@@ -20,8 +20,6 @@ from ..forms.base import go_on
 from ..forms.in_blocks import in_blocks
 from .registry import form_of_class
 
-__all__ = ["position_form", "positions", "reduce_form", "reduce_lines", "top_k", "top_k_form"]
-
 SORTED = 1 << 20  # elements of a line that are sorted at a time
 
 

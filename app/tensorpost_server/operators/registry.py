@@ -9,8 +9,6 @@ from tensorpost.values.operation import Operation
 
 from ..forms import Form
 
-__all__ = ["FORMS", "NODE_FORMS", "form_of", "form_of_class", "form_of_node"]
-
 FormFactory = TypeVar("FormFactory", bound=Callable[[Any], Form])
 
 FORMS: dict[type, Callable[[Any], Form]] = {}

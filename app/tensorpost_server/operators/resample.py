@@ -23,8 +23,6 @@ from ..forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis,
 from ..forms.separable import Rounding
 from .registry import form_of_class
 
-__all__ = ["ResampleDesc", "resample_form"]
-
 ResampleDesc = (
     Upsample2DOperatorDesc
     | ResampleOperatorDesc

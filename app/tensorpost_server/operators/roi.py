@@ -30,8 +30,6 @@ from ..forms.region_samples import Samples, Sampling
 from .quantized import by_name, names_of
 from .registry import form_of_class
 
-__all__ = ["align_form", "gradient_form", "pooling_form"]
-
 BLOCK = 1 << 18  # elements that are computed at a time, unless one channel has more
 
 

@@ -16,8 +16,6 @@ from ..forms import Array, Lines, cut_by_lines
 from ..forms.in_blocks import accumulate
 from .registry import form_of_class
 
-__all__ = ["scan", "scan_form"]
-
 
 @form_of_class(dml.CumulativeSummationOperatorDesc, dml.CumulativeProductOperatorDesc)
 def scan_form(desc: dml.CumulativeSummationOperatorDesc | dml.CumulativeProductOperatorDesc) -> Lines | Array:

@@ -16,8 +16,6 @@ from ..forms import Array, Lines, cut_by_lines
 from ..forms.in_blocks import in_blocks, same
 from .registry import form_of_class
 
-__all__ = ["hardmax_form", "hardmax_lines", "softmax_form", "softmax_lines"]
-
 
 @form_of_class(
     dml.ActivationSoftmaxOperatorDesc, dml.ActivationSoftmax1OperatorDesc,

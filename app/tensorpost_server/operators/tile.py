@@ -9,8 +9,6 @@ from tensorpost.descriptors import TileOperatorDesc
 from ..forms import Copies, Copy, Loop
 from .registry import form_of_class
 
-__all__ = ["tile"]
-
 
 @form_of_class(TileOperatorDesc)
 def tile_form(desc: TileOperatorDesc) -> Copies:

@@ -24,8 +24,6 @@ from ..forms.in_blocks import BLOCK, in_blocks, same
 from .product import activation_form, finish
 from .registry import form_of_class
 
-__all__ = ["adam_form", "local_response_gradient_form", "normalization_form", "normalization_gradient_form"]
-
 
 def _array(desc: OperatorDesc, function: Any, parameters: Mapping[str, Any], steps: int) -> Array:
     """The form of a function that reads the first input `steps` times and allocates `steps` arrays of its size."""

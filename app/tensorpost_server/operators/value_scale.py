@@ -11,8 +11,6 @@ from tensorpost import descriptors as dml
 from ..forms import Box, BoxFunction
 from .registry import form_of_class
 
-__all__ = ["value_scale_form"]
-
 BLOCK = 1 << 15  # elements at a time, whose products stay in a CPU's cache
 
 

@@ -16,8 +16,6 @@ from ..forms import Form, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
-__all__ = ["Plan", "PlanStep", "make_plan"]
-
 SLICE_WORK = 1 << 26
 """Work of one slice, beyond which slices are cut smaller, so that several threads have some.
 

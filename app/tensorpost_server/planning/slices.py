@@ -15,8 +15,6 @@ from tensorpost.values.layout import Layout, last_index
 
 from ..forms.base import Box, whole_box
 
-__all__ = ["OutputSlice", "OutputSlices", "Slices", "cut"]
-
 SMALL_GAP = 64 * 1024  # bytes of padding that are sent with the slice before them rather than on their own
 
 

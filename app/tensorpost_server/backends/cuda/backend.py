@@ -32,8 +32,6 @@ from . import kernel_files
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
-__all__ = ["CudaBackend", "CudaRun"]
-
 WORKER_THREADS = 2
 """One slice is computed while another is on the bus; a third would only wait."""
 

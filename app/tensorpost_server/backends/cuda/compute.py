@@ -27,8 +27,6 @@ from .launches import ArrayLayout
 from .tap_tables import ByteCache, KernelTable, array_of
 from .variants import Variant
 
-__all__ = ["clear_caches", "fill"]
-
 cupy: Any = importlib.import_module("cupy")  # it has no type stubs: whatever is CuPy's is Any in this module
 
 KEPT_BYTES = 64 << 20  # on each device: of tables, and again of the tables of the plans made last

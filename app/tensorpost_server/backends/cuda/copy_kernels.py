@@ -29,8 +29,6 @@ from .row_kernels import plan_parts, plan_row_nest
 from .transpose_kernels import plan_transpose
 from .variants import copy_variant, units_variant
 
-__all__ = ["COPY", "UNIT", "plan_copies"]
-
 COPY_THREADS, WORDS = 128, 2  # of copy_words: threads of a block, words of a thread
 UNIT_THREADS = 256  # of copy_units
 LONGEST_WALK = 16  # places that a thread of copy_words writes a word to

@@ -12,9 +12,6 @@ from .launches import Launch
 from .tap_tables import KernelTable, Reach, Span, SpanTaps, reach_of
 from .variants import Variant
 
-__all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
-__all__ += ["planes_of", "present", "writes_words"]
-
 THREADS = 128  # of a block of every kernel in resample.cu
 MOST_OUTER = 8  # of resample.cu
 

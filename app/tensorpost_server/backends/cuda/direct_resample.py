@@ -18,8 +18,6 @@ from .launches import ENOUGH_BLOCKS, Launch, structure
 from .tap_tables import KernelTable, Reach
 from .variants import Variant, bytes_variant, gather_variant
 
-__all__ = ["BYTES", "GATHER", "plan_bytes", "plan_gather"]
-
 GATHER_ROWS = 8  # output rows that a thread of resample_gather walks, if there are enough threads
 BYTE_ROWS = 40  # of resample_bytes, whose threads each prepare for as long as they take for 5 rows
 FEWEST_ROWS = 4  # with fewer, input rows that neighbouring threads both read count too much

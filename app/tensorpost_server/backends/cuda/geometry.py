@@ -12,20 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "AXIS",
-    "DIVISOR",
-    "LARGEST_COUNT",
-    "ByteLoop",
-    "alignment",
-    "axis_row",
-    "divide",
-    "divisor_row",
-    "fits_in_32_bits",
-    "merged",
-    "reciprocal",
-]
-
 LARGEST_COUNT = (1 << 31) - 1  # indices in kernels are below 2^31, which `reciprocal` relies on
 
 DIVISOR = np.dtype([("value", "<u4"), ("magic", "<u4"), ("shift", "<u4")], align=True)

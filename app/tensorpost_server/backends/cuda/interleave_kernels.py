@@ -14,8 +14,6 @@ from .geometry import AXIS, ByteLoop, alignment, axis_row
 from .launches import MOST_LOOPS, VECTOR, Launch, NestStart, nest_launch, structure
 from .variants import INTERLEAVED, interleave_variant
 
-__all__ = ["INTERLEAVE", "plan_interleave"]
-
 THREADS, WORDS = 128, 2  # of copy_interleaved: threads of a block, words of a thread
 INTERLEAVE = np.dtype(
     [("count", "<u4"), ("axes", "<u4"), ("splits", "<u4"), ("apart", "<i8"), ("axis", AXIS, (MOST_LOOPS,))], align=True

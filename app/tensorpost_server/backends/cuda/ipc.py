@@ -14,8 +14,6 @@ from tensorpost.values.problems import InvalidRequest
 
 from ..base import DeviceMemory
 
-__all__ = ["SharedAllocations"]
-
 NO_MEMORY = 2
 
 

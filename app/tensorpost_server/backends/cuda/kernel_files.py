@@ -30,8 +30,6 @@ from .launches import ArrayLayout
 from .pointwise_kernels import plan_pointwise
 from .variants import VARIANTS, Variant
 
-__all__ = ["ARCHITECTURES", "build", "check_writable", "find", "options_of", "variants_ahead"]
-
 ARCHITECTURES = (70, 75, 80, 90, 100, 120)
 """Compute capabilities compiled for. Code for one runs on later minor versions of the same major one, so 80 serves 86
 and 89 too (CUDA C++ Programming Guide, section Binary Compatibility)."""

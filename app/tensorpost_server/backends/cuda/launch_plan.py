@@ -28,8 +28,6 @@ from .launches import ArrayLayout, Launch
 from .pointwise_kernels import plan_pointwise
 from .resample_kernels import plan_resample
 
-__all__ = ["plan"]
-
 
 def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, output: int = 0) -> list[Step] | None:
     """The steps that fill a box that is not empty; None if CuPy must. OnnxResize.extrapolate is not among them.

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from .variants import Variant
 
-__all__ = ["ENOUGH_BLOCKS", "MOST_LOOPS", "VECTOR", "ArrayLayout", "Launch", "NestStart", "nest_launch", "structure"]
-
 VECTOR = 16  # bytes; the widest access there is
 MOST_LOOPS = 20  # MOST_AXES of common.cuh; Tile of DirectML's 8 dimensions needs 16
 ENOUGH_BLOCKS = 8 * 132

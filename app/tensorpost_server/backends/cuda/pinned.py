@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PinnedMemory"]
-
 PAGE = 4096
 """Parts begin and end at multiples of this: vector loads need alignment, and fewer sizes cause less fragmentation."""
 

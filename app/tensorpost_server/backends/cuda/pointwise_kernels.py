@@ -25,8 +25,6 @@ from .geometry import LARGEST_COUNT, alignment, reciprocal
 from .launches import MOST_LOOPS, VECTOR, ArrayLayout, Launch, structure
 from .variants import Variant
 
-__all__ = ["plan_pointwise", "structure_type"]
-
 THREADS = 128  # of pointwise.cu
 WORDS = 2  # of a thread: with the device full of threads, enough loads are under way
 SINGLES = 4  # words of a thread that are one element each

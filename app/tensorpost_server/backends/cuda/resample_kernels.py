@@ -28,8 +28,6 @@ from .staged_resample import plan_staged
 from .tap_tables import KernelTable, span_of, taps_of
 from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, move_variant, pass_variant
 
-__all__ = ["PASS", "plan_resample"]
-
 PASS_GROUPS = 4  # GROUPS of resample_pass
 MOST_REPEATED = 1 << 18  # outputs of an axis joined with the elements behind it
 SHORT = 512  # bytes; copied elements fewer than these make no good rows

@@ -18,8 +18,6 @@ from .geometry import DIVISOR, LARGEST_COUNT, ByteLoop, alignment, divisor_row
 from .launches import VECTOR, ArrayLayout, Launch, NestStart, structure
 from .variants import rows_variant
 
-__all__ = ["ROWS", "plan_parts", "plan_row_nest"]
-
 THREADS, WORDS = 128, 2  # of rows.cu: threads of a block, words of a thread
 LINE = 128  # bytes that the words of neighbouring threads begin at a multiple of: one of the device's cache
 MOST_AXES = 6  # of rows.cu: loops over rows

@@ -20,8 +20,6 @@ from .launches import ENOUGH_BLOCKS, Launch, structure
 from .tap_tables import TAP, KernelTable
 from .variants import Variant
 
-__all__ = ["TILES", "plan_staged"]
-
 VECTOR = 16  # bytes; the widest access there is
 ROWS = 32  # output rows that a thread walks, if there is room for what they need
 FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much

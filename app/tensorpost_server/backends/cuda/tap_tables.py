@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from ...forms.axes import AxisMap, CountsReads, Windowed
 
-__all__ = ["TAP", "ByteCache", "KernelTable", "Reach", "Span", "SpanTaps", "array_of", "reach_of", "span_of", "taps_of"]
-
 TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 """`Tap` of resample.cu."""
 

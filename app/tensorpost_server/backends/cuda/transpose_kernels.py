@@ -11,8 +11,6 @@ from .geometry import AXIS, DIVISOR, ByteLoop, alignment, axis_row, divisor_row,
 from .launches import MOST_LOOPS, VECTOR, Launch, NestStart, nest_launch, structure
 from .variants import transpose_variant
 
-__all__ = ["TRANSPOSE", "plan_transpose"]
-
 THREADS = 128  # of transpose.cu
 TILE = {1: (64, 128), 2: (64, 128), 4: (32, 64), 8: (32, 32), 16: (32, 32)}
 """Items of a tile along the output's lines and along the input's, by bytes of an item."""

@@ -7,27 +7,6 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "BLEND_TYPES",
-    "INTERLEAVED",
-    "PASS_TYPES",
-    "VARIANTS",
-    "Variant",
-    "blend_variant",
-    "bytes_variant",
-    "copy_variant",
-]
-__all__ += [
-    "gather_variant",
-    "interleave_variant",
-    "move_variant",
-    "pass_variant",
-    "rows_variant",
-    "source_of",
-    "transpose_variant",
-]
-__all__ += ["units_variant"]
-
 _HERE = Path(__file__).parent
 
 

@@ -20,8 +20,6 @@ from .directml_dll import Libraries, open_libraries
 from .index_data import limited
 from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, dispatch
 
-__all__ = ["DirectmlBackend", "DirectmlRun"]
-
 SHARE_OF_MEMORY = 0.75
 """The share of an adapter's memory that is used; the rest is for shaders, the screen, and other processes."""
 

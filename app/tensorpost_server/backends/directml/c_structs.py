@@ -30,8 +30,6 @@ from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TensorFlags
 from tensorpost.descriptors.catalogue import facts_of
 from tensorpost.values.datatypes import TensorDataType
 
-__all__ = ["BufferTensorStruct", "OperatorStruct", "Struct", "TypedDesc", "array_of", "scalar_bits", "struct_class"]
-
 
 class Struct(ctypes.Structure):
     """A C struct that is passed by its address."""

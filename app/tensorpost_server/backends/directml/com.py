@@ -14,8 +14,6 @@ from typing import Any
 
 from .c_structs import Struct
 
-__all__ = ["ComError", "ComObject", "create", "guid"]
-
 RELEASE = 2  # IUnknown
 
 

@@ -9,20 +9,6 @@ from ctypes import c_int32, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 
 from .c_structs import Struct
 
-__all__ = [
-    "AdapterDesc",
-    "BindingProperties",
-    "BindingTableDesc",
-    "BufferBinding",
-    "DescriptorHeapDesc",
-    "HeapProperties",
-    "LevelsQuery",
-    "Message",
-    "QueueDesc",
-    "ResourceBarrier",
-    "ResourceDesc",
-]
-
 # Interface identifiers
 IID_FACTORY = "770aae78-f26f-4dba-a829-253c83d1b387"  # IDXGIFactory1
 IID_DXGI_DEVICE = "54ec77fa-1377-44e6-8c32-88fd5f44c84c"  # IDXGIDevice

@@ -20,8 +20,6 @@ from .device_buffers import DeviceBuffers
 from .directml_dll import Libraries
 from .queue import Queue
 
-__all__ = ["Adapter", "Device", "adapters", "binding_properties"]
-
 
 @dataclass(frozen=True, slots=True)
 class Adapter:

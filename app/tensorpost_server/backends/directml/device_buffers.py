@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from . import d3d12
 from .com import ComError, ComObject, pointer_to
 
-__all__ = ["KEPT_BYTES", "Buffer", "DeviceBuffers", "make_buffer", "make_staging"]
-
 KEPT_BYTES = 256 << 20
 """Device memory that is kept for the next request."""
 

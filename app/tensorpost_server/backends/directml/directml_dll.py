@@ -25,8 +25,6 @@ from tensorpost.values.extras import install_command
 
 from ..base import CannotOpen
 
-__all__ = ["SYSTEM", "Libraries", "WindowsEvent", "file_version", "find_directml", "open_libraries"]
-
 SYSTEM: str = sys.platform
 FILE = "DirectML.dll"
 PACKAGES = ("onnxruntime", "directml")

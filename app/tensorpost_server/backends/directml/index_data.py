@@ -21,8 +21,6 @@ from tensorpost.descriptors import OperatorDesc
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidDescriptor, Violation, counted
 
-__all__ = ["limited"]
-
 
 @dataclass(frozen=True, slots=True)
 class _IndexSlot:

@@ -22,8 +22,6 @@ from .device import Device, binding_properties
 from .device_buffers import Buffer
 from .queue import Binding
 
-__all__ = ["CompiledOperator", "CompiledOperators", "Descriptors", "bindings", "dispatch"]
-
 MOST_DESCRIPTORS = 1024
 """Operations whose descriptors are kept, or why they have none."""
 REFUSED_SECONDS = 600.0

@@ -22,8 +22,6 @@ from .com import ComError, ComObject, pointer_to
 from .device_buffers import Buffer, make_staging
 from .directml_dll import WindowsEvent
 
-__all__ = ["STAGING_BYTES", "Binding", "Queue", "Recording"]
-
 STAGING_BYTES = 16 << 20
 """Upload memory, and as much for reading back: each in two halves, one copied by the queue, one by the processor."""
 

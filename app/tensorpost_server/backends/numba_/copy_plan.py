@@ -14,8 +14,6 @@ from ...forms.copy_loops import ByteLoops, byte_loops, uncovered
 from .launch_plan import CONSTANT, Axis, Kernels, LaunchPlan, StridedBuffer, merged
 from .tap_tables import table_of
 
-__all__ = ["CopyPlanner", "GatherPlanner"]
-
 SHORT_ITEM = 64  # bytes; a longer item is a row of its own
 WORDS = (1, 2, 4, 8)  # bytes of an item that the transposing kernel moves
 

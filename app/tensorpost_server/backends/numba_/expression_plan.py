@@ -12,8 +12,6 @@ from ...forms import Box
 from ...forms.expression import Expression, FunctionCall, Literal, Operand, call, is_boolean, maximum, operand
 from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
-__all__ = ["ExpressionPlanner", "Instructions", "NoInstruction", "is_truth", "numeric_operands"]
-
 # These and the order of everything are those of kernels/expression_kernel.py.
 BLOCK, PITCH, REGISTERS = 1024, 4 * 1024 + 192, 64
 LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies

@@ -17,20 +17,6 @@ from numpy.typing import NDArray
 
 from ...forms import Box
 
-__all__ = [
-    "CONSTANT",
-    "FIRST_INPUT",
-    "KINDS",
-    "SCRATCH",
-    "TARGET",
-    "Axis",
-    "Kernels",
-    "LaunchPlan",
-    "Planner",
-    "StridedBuffer",
-    "merged",
-]
-
 Kernels = Mapping[str, Callable[[int], None]]
 Axis = tuple[int, int, int, int]
 """An axis outside a row: extent, strides of the target and of the source, address of the source's offsets or 0."""

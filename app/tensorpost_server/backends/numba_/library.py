@@ -31,11 +31,6 @@ from tensorpost.values.extras import install_command
 from ...machine import cores
 from ..base import CannotOpen
 
-__all__ = [
-    "GROUPS", "NotCompiled", "Target", "build", "cache_folder", "load", "missing_groups", "object_file", "target",
-    "write_object_code",
-]  # fmt: skip
-
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "expressions": ("expression",),
     "copies": ("runs", "transpose", "gather"),

@@ -9,8 +9,6 @@ from typing import ClassVar
 from ...forms import Box, Lines
 from .launch_plan import Kernels, LaunchPlan, StridedBuffer, merged
 
-__all__ = ["ReductionPlanner"]
-
 COLUMNS = 1024  # outputs side by side: what accumulates them stays in the first-level cache
 SHORT = 16  # elements from which on neighbours are better than a longer walk
 LINE = 64  # bytes that accumulators are aligned to

@@ -14,8 +14,6 @@ from ...forms.axes import AxisMap
 from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer, merged
 from .tap_tables import MOST_ENTRIES, WIDE, ColumnBlock, TapTable, most_taps, table_of
 
-__all__ = ["SumPlanner"]
-
 FEW_CHANNELS = 16  # up to this many adjacent elements are resampled as if each were a column
 MOST_BETWEEN = 1 << 20  # elements between two passes, 4 MiB; a box that needs more is cut
 LINE = 64  # bytes of a cache line

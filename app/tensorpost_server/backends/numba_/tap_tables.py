@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from ...forms.axes import AxisMap
 from ...forms.resample_axes import AdjointAxis
 
-__all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "TapTable", "most_taps", "table_of"]
-
 MOST_ENTRIES = 1 << 20  # of a table that covers a whole axis and is kept; 8 bytes each
 KEPT_BYTES = 32 << 20
 WIDE = 4096  # columns of a block: its rows of float32 stay in the first-level cache, or close to it

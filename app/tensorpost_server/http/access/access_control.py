@@ -30,8 +30,6 @@ from ..headers import FRAMING
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
 from .json_web_tokens import InvalidToken, Token, TokenReader
 
-__all__ = ["CALLER", "QUOTA", "AccessControl", "ByteQuota", "TokenBucket"]
-
 CALLER = "tensorpost.caller"
 """The key of the caller's name in the ASGI scope."""
 

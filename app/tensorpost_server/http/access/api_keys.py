@@ -28,8 +28,6 @@ from tensorpost.values.problems import InvalidJson, InvalidParameter
 
 from .watched_file import WatchedFile, cannot_use, read_trusted
 
-__all__ = ["LONGEST_KEY", "ApiKey", "KeyScope", "digest", "keys_file", "new_key", "read_keys", "write_keys"]
-
 KEY_PREFIX = "tp_"
 """What keys begin with, so that scanners for secrets can find one that was published by mistake."""
 LONGEST_KEY = 128  # characters; ours have 46

@@ -19,8 +19,6 @@ from starlette.types import Message, Scope, Send
 
 from ...settings import Settings, setting_variable
 
-__all__ = ["NO_SNIFFING", "BrowserRequests", "send_with_page_policy"]
-
 NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 """A header field of every answer: browsers take no bytes of a caller for a page or a script."""
 

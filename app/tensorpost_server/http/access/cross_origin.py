@@ -14,8 +14,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Send
 
-__all__ = ["is_preflight", "preflight_response", "send_for_origin"]
-
 _EXPOSED = (
     "Content-Length, Inference-Header-Content-Length, Retry-After, Server-Timing, Tensorpost-Backend, "
     "Tensorpost-Device, Tensorpost-Dtype, Tensorpost-Shape, X-Request-ID"

@@ -23,8 +23,6 @@ from ...settings import Settings, setting_variable
 from .api_keys import KeyScope
 from .watched_file import WatchedFile, read_trusted
 
-__all__ = ["LONGEST_TOKEN", "InvalidToken", "IssuerKey", "Token", "TokenReader"]
-
 LONGEST_TOKEN = 8192  # characters; issuers that write groups into tokens reach some thousand
 LEEWAY_SECONDS = 30
 """How far the issuer's clock may be from ours, in either direction."""

@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from tensorpost.values.problems import InvalidParameter
 
-__all__ = ["WatchedFile", "cannot_use", "read_trusted"]
-
 MOST_FILE_BYTES = 1 << 20  # some 4,000 API keys, read in about 30 ms
 SECONDS_BETWEEN_LOOKS = 1.0
 

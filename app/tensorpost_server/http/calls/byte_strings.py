@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from tensorpost.values.problems import BodyMismatch
 
-__all__ = ["decode_strings", "encode_strings"]
-
 
 def decode_strings(data: bytes | memoryview, count: int, name: str) -> list[bytes]:
     """The elements.

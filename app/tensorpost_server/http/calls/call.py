@@ -18,20 +18,6 @@ from ...settings import Settings
 from ..access.browser_requests import NO_SNIFFING
 from ..connection.whole_messages import field_lines
 
-__all__ = [
-    "AnnouncedTensor",
-    "Answer",
-    "Call",
-    "CallFormat",
-    "DeviceSource",
-    "Encoded",
-    "OpenSink",
-    "PreparedHead",
-    "RunOptions",
-    "Sink",
-    "prepared_head",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedTensor:

@@ -25,8 +25,6 @@ from ...planning import Plan, make_plan
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
 
-__all__ = ["CallKey", "PreparedCall", "RequestKey", "call_bytes", "prepare", "received_tensors", "slices_bytes"]
-
 _ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
 
 

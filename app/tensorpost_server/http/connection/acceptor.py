@@ -26,8 +26,6 @@ from ..caller_address import network_of
 from .connection_budget import is_idle
 from .timeouts import ConnectionLimits
 
-__all__ = ["Acceptor"]
-
 MOST_AT_ONCE = 16
 """Connections that are taken in a turn of the loop; each takes some 100 microseconds of it."""
 

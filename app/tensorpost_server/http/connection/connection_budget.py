@@ -14,8 +14,6 @@ from typing import Any
 
 from ..caller_address import network_of
 
-__all__ = ["HEALTH_PATHS", "ConnectionBudget", "is_idle"]
-
 HEALTH_PATHS = b"/v2/health/"
 """What a connection beyond the budget may still ask for."""
 

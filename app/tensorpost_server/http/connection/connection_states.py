@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .counted_body import CountedBody
 
-__all__ = ["TRANSITIONS", "Event", "IncomingRequest", "Reading"]
-
 
 class Reading(enum.Enum):
     """What the bytes are that arrive next on a connection."""

@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 if TYPE_CHECKING:
     from .protocol import DirectProtocol
 
-__all__ = ["CountedBody", "is_large"]
-
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted. A smaller one often comes with its head, and switching costs more."""
 

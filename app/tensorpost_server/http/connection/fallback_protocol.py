@@ -6,8 +6,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .request_parser import MOST_QUEUED
 
-__all__ = ["FallbackProtocol"]
-
 
 class _TooManyAhead(Exception):
     """Raised in a callback of the parser, to stop it."""

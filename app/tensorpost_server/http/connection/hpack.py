@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache
 
-__all__ = ["Fields", "HeaderDecoder", "InvalidHeaderBlock", "literal"]
-
 Fields = tuple[tuple[bytes, bytes], ...]
 
 TABLE_BYTES = 4096

@@ -21,8 +21,6 @@ from .hpack import Fields, HeaderDecoder, InvalidHeaderBlock
 from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 
-__all__ = ["ErrorCode", "Http2Connection", "Http2Shared", "Stream", "StreamEnded"]
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 WINDOW_BYTES = 65_535
 """Bytes of a body that may arrive before anybody has asked for them: RFC 9113's initial window."""

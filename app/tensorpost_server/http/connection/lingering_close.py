@@ -11,8 +11,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from .connection_states import IncomingRequest
 
-__all__ = ["LingeringClose", "closing_if_unread"]
-
 LINGER_SECONDS = 5.0
 """How long bytes are read and discarded after a last response. Closing at once would make the system send a reset,
 which can overtake the response (RFC 9112, section 9.6)."""

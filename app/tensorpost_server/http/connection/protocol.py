@@ -44,8 +44,6 @@ from .timeouts import CallerPace, ConnectionLimits
 from .whole_messages import WHOLE_MESSAGES
 from .whole_responses import whole_messages_of
 
-__all__ = ["DirectProtocol", "protocol_class"]
-
 _log = logging.getLogger(__name__)
 
 

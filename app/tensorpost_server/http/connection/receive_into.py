@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from starlette.types import Scope
 
-__all__ = ["RECEIVE_INTO", "ReceiveInto", "arrived_bytes", "receive_into"]
-
 RECEIVE_INTO = "tensorpost.receive_into"
 """The extension's name in `scope["extensions"]`."""
 

@@ -18,8 +18,6 @@ from ..error_responses import problem_document, status_of
 from ..headers import Framing, header_fields, request_framing
 from .connection_budget import HEALTH_PATHS
 
-__all__ = ["HEAD_END", "MOST_QUEUED", "HeldFlow", "Refusal", "RequestParser", "end_of_part"]
-
 MOST_QUEUED = 8
 """Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
 are room to spare. uvicorn parses all that it reads, and keeps objects of a request for 18 bytes sent."""

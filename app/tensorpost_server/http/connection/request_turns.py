@@ -16,8 +16,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["MOST_IN_A_TURN", "MOST_READ_IN_A_TURN", "READ_COST", "RequestTurns"]
-
 MOST_IN_A_TURN = 2
 """Requests that begin, go on or end in a turn of the loop. With one, each would cost a question of the system."""
 

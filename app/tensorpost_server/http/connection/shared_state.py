@@ -12,8 +12,6 @@ from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 from .whole_responses import ReplayCache
 
-__all__ = ["SharedState", "shared_state"]
-
 _MOST_REPLAYS = 1024
 
 

@@ -18,8 +18,6 @@ from .connection_budget import ConnectionBudget
 if TYPE_CHECKING:  # httptools may not be installed
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor"]
-
 _GRPC_PART = 4
 
 

@@ -16,8 +16,6 @@ from tensorpost.values.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
 
-__all__ = ["CertificateFiles", "TlsFiles", "grpc_files", "uvicorn_options"]
-
 Loaded = TypeVar("Loaded")
 
 _log = logging.getLogger(__name__)

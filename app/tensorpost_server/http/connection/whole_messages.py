@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from starlette.types import Scope
 
-__all__ = ["WHOLE_MESSAGES", "ReplayFunction", "SendWhole", "WholeMessages", "field_lines", "whole_messages"]
-
 WHOLE_MESSAGES = "tensorpost.whole_messages"
 """The extension's name in `scope["extensions"]`."""
 

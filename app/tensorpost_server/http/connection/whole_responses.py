@@ -11,8 +11,6 @@ from ..bounded_cache import MOST_KEY_BYTES, BoundedCache
 from .connection_states import IncomingRequest
 from .whole_messages import ReplayFunction, WholeMessages
 
-__all__ = ["ReplayCache", "whole_messages_of"]
-
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
     """Replays by the head of a request, each with the length of the body of such a request."""

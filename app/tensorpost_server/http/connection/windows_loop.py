@@ -11,8 +11,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-__all__ = ["accept_next", "event_loop"]
-
 PAUSE_SECONDS = 0.01
 """Pause before the next try, so that an error that stays does not keep the processor busy."""
 

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict
 
-__all__ = ["CONFORMANCE", "Conformance", "Way", "conformance_of"]
-
 CONFORMANCE = Path(__file__).with_suffix(".json")
 
 Way = Literal["fused", "arrays", "library"]

@@ -16,8 +16,6 @@ from tensorpost import frame
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.values.datatypes import data_type
 
-__all__ = ["router", "tile_document"]
-
 router = APIRouter(prefix="/v1/examples", tags=["examples"])
 
 _INPUT = np.arange(1, 7, dtype="<f4").reshape(1, 1, 2, 3)

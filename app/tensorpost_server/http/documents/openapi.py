@@ -22,8 +22,6 @@ from ...backends import BACKENDS
 from ..media_types import MediaType
 from ..raw_tensor import DTYPE_FIELD, SHAPE_FIELD
 
-__all__ = ["EXAMPLES", "expanded"]
-
 EXAMPLES = Path(__file__).with_name("openapi_examples.json")
 
 _BINARY = {"type": "string", "format": "binary"}

@@ -17,8 +17,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-__all__ = ["PLAYGROUND_PATHS", "router"]
-
 _FOLDER = Path(__file__).parents[2] / "playground"
 # Not asked of the system, whose table of media types may call JavaScript text/plain; browsers refuse such modules.
 _MEDIA_TYPES: Mapping[str, str] = {

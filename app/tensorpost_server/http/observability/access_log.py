@@ -16,8 +16,6 @@ from ..headers import SECRET
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
-__all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
-
 _LONGEST_TEXT = 200
 _MOST_READ = _LONGEST_TEXT + 46  # to the end of a key that begins in the text
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["MOST_BATCHES", "BatchThread"]
-
 MOST_BATCHES = 80
 """Batches that wait, of at most 256 records; as lines of the access log about 8 MB."""
 

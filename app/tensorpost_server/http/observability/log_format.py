@@ -10,8 +10,6 @@ from typing import Literal
 from ...settings import Settings
 from .access_log import timestamp
 
-__all__ = ["ConsoleFormatter", "JsonFormatter", "log_format", "log_formatter"]
-
 
 def log_format(settings: Settings) -> Literal["json", "console"]:
     """The format of lines on standard error: `auto` and `off` are console on a terminal, else JSON."""

@@ -20,8 +20,6 @@ from prometheus_client.registry import Collector
 from ...engine import STAGES
 from .request_record import CLIENT_DISCONNECTED, RequestRecord
 
-__all__ = ["BOUNDS", "METRICS", "Metric", "RequestMetrics", "Sample", "SampleCollector"]
-
 MetricFamily = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 BOUNDS = (25e-6, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)

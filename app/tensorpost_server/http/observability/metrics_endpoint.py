@@ -21,8 +21,6 @@ from ...settings import setting_variable
 from ..service import Service, service_of
 from .metrics import METRICS, Sample, SampleCollector
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -19,18 +19,6 @@ from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTim
 
 from ...backends.timeline import Timeline
 
-__all__ = [
-    "CLIENT_DISCONNECTED",
-    "OBSERVE_REFUSAL",
-    "Observation",
-    "RecordBatch",
-    "RequestRecord",
-    "RequestTrace",
-    "observation_of",
-    "operator_name",
-    "refused_record",
-]
-
 CLIENT_DISCONNECTED = "client-disconnected"
 """The reason of a request whose caller closed the connection before its response was complete."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Tracer, TracerProvider
 
-__all__ = ["SpanTimes", "Traces", "child_spans"]
-
 _ROUTES = ("/v1/operators", "/v1/onnx")
 _ONLY = {
     "OTEL_TRACES_EXPORTER": "otlp",

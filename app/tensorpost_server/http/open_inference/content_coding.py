@@ -14,8 +14,6 @@ from tensorpost.values.problems import InvalidRequest, LimitExceeded, Unsupporte
 
 from ..parse_threads import CallerThreads
 
-__all__ = ["Coding", "compressed", "decompressed", "request_coding", "response_coding"]
-
 Coding: TypeAlias = Literal["gzip", "deflate"]
 
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}

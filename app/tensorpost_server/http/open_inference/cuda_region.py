@@ -19,8 +19,6 @@ from ...backends import DeviceMemory, SharingBackend
 from ...engine import Pool, Worker
 from .region import Region, whole_number
 
-__all__ = ["CudaRegion", "has_sharing_worker", "memory_handle", "sharing_worker"]
-
 IDLE_SECONDS = 600.0
 """How long a region may be unused before it is dropped. Nothing tells that its caller has ended, and until it is closed
 here, the device's memory is not free."""

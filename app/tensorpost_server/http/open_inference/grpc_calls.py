@@ -23,8 +23,6 @@ from ..error_responses import status_of
 from ..parse_threads import CallerThreads
 from .content_coding import Coding, decompressed
 
-__all__ = ["GrpcCall", "OpenCalls", "Refused"]
-
 _PREFIX = 5  # bytes before a message: whether it is compressed, and its length
 _UNASKED_BYTES = 16_384
 """Longest message that is received before memory is reserved; requests with small bodies are admitted then, too."""

@@ -26,8 +26,6 @@ from .infer_request import InferRequest, infer_request
 from .inference_answer import InferenceAnswer, OutputForm
 from .models import VERSION
 
-__all__ = ["GrpcCodec", "length_prefix", "parsed", "split_message"]
-
 _MEDIA_TYPE = "application/x-protobuf"
 _RAW_INPUT_CONTENTS, _RAW_OUTPUT_CONTENTS = 7, 6  # numbers of the fields
 _LENGTH_DELIMITED = 2

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["METHODS", "PACKAGE", "grpc_messages"]
-
 PACKAGE = "inference"
 
 # message -> fields: name, number and type; * repeated, % a map from text to it, | one of the message's choice

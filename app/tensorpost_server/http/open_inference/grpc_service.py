@@ -39,8 +39,6 @@ from .grpc_messages import METHODS, PACKAGE, grpc_messages
 from .infer_format import JSON_LENGTH
 from .inference_wire import CODEC
 
-__all__ = ["GrpcServer"]
-
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SMALL_MESSAGE_BYTES = 64 * 1024  # of a request that holds no tensors
 _MOST_WHOLE_BYTES = 1 << 20  # of a body that is handed over in one piece, which costs a copy

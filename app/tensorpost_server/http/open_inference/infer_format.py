@@ -10,8 +10,6 @@ from tensorpost.values.problems import InvalidParameter
 from ..bounded_cache import MOST_KEY_BYTES
 from .content_coding import Coding, request_coding, response_coding
 
-__all__ = ["JSON_LENGTH", "InferFormat", "JsonPart"]
-
 JSON_LENGTH = b"inference-header-content-length"
 """The header field with the length of the JSON part, bytes."""
 

@@ -15,16 +15,6 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.datatypes import DATA_TYPES, DataType
 from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation, nearest
 
-__all__ = [
-    "InferInput",
-    "InferRequest",
-    "RegionPart",
-    "RequestedOutput",
-    "infer_request",
-    "read_infer_request",
-    "refuse",
-]
-
 _SOURCE = "Open Inference Protocol, inference request"
 _TYPES = {row.open_inference: row for row in DATA_TYPES if row.open_inference is not None}
 _MOST_DIMENSIONS = 64

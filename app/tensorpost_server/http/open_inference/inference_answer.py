@@ -27,8 +27,6 @@ from .infer_format import JSON_LENGTH
 from .infer_request import InferRequest, RegionPart, refuse
 from .models import VERSION
 
-__all__ = ["InferenceAnswer", "OutputForm", "output_forms"]
-
 _ALIGNMENT = 64
 """Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
 _NOT_IN_JSON = ("FP16", "BF16")

@@ -33,8 +33,6 @@ from .model_operation import announced, operation_of, output_type, small_tensor_
 from .models import Model
 from .shared_memory import AnyRegion, SharedMemory
 
-__all__ = ["CODEC", "InferenceCodec", "InferenceWire", "JsonCodec"]
-
 _INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
 _TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
 

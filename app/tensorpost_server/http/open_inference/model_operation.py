@@ -22,8 +22,6 @@ from ..wires.dialects import DIALECTS
 from .infer_request import InferInput
 from .models import Model, ModelCatalogue, TensorInfo
 
-__all__ = ["announced", "operation_of", "output_type", "resolve_presets", "small_tensor_names"]
-
 _OPTIONS = ("backend", "device", "feature_level")
 _UINT8, _BOOL = data_type("uint8"), data_type("bool")
 

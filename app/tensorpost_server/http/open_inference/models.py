@@ -25,8 +25,6 @@ from tensorpost.values.problems import InvalidParameter, UnknownOperator, neares
 
 from ...settings import Preset
 
-__all__ = ["VERSION", "Model", "ModelCatalogue", "TensorInfo", "input_rank"]
-
 VERSION = "1"
 """The version of every model. Clients read it as a number."""
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from tensorpost.values.problems import InvalidParameter
 
-__all__ = ["Region", "whole_number"]
-
 
 class Region(ABC):
     """Memory that a caller registered.

@@ -23,8 +23,6 @@ from .cuda_region import has_sharing_worker, sharing_worker
 from .models import VERSION, Model
 from .shared_memory import RegionKind
 
-__all__ = ["router"]
-
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
 _MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors
 _TAGS: list[Any] = ["open inference"]

@@ -39,8 +39,6 @@ from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
 from .region import Region, whole_number
 
-__all__ = ["AnyRegion", "RegionKind", "SharedMemory", "SystemRegion"]
-
 RegionKind = Literal["system", "cuda"]
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 # where Linux has POSIX shared memory; names are checked below

@@ -14,8 +14,6 @@ from tensorpost.values.problems import UnknownOperator
 from ..observability.request_record import RequestRecord
 from .models import VERSION, ModelCatalogue
 
-__all__ = ["INFER_PATH", "ModelStatistics"]
-
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """Path of an inference: the model and the version in it, if any."""
 

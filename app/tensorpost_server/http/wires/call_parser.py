@@ -22,24 +22,6 @@ from tensorpost.values.problems import (
 
 from ..calls.call import AnnouncedTensor, RunOptions
 
-__all__ = [
-    "MOST_ITEMS",
-    "MOST_JSON_CONTAINERS",
-    "ONE_TENSOR",
-    "CallParser",
-    "Dialect",
-    "as_document",
-    "led_by_parameter",
-    "match_names",
-    "numbered_names",
-    "query_number",
-    "read_document",
-    "read_query",
-    "refuse_repeated",
-    "refuse_unknown",
-    "take_options",
-]
-
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
 

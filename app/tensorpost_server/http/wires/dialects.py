@@ -10,8 +10,6 @@ from .call_parser import Dialect
 from .directml_dialect import DirectmlParser
 from .onnx_dialect import OnnxParser
 
-__all__ = ["DIALECTS", "takes_long"]
-
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}
 """The dialect of each path that operators are posted to."""
 

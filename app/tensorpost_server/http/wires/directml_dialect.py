@@ -37,8 +37,6 @@ from .call_parser import (
     take_options,
 )
 
-__all__ = ["DirectmlParser", "served_operator"]
-
 _OPTIONS = ("backend", "device", "feature_level")
 _SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
 """Numbers that people write and JSON does not have: `.5` and `1.`."""

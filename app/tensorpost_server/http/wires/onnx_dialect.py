@@ -24,8 +24,6 @@ from .call_parser import (
     take_options,
 )
 
-__all__ = ["OnnxParser"]
-
 
 class OnnxParser:
     """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.

@@ -32,8 +32,6 @@ from ..json_numbers import JSON_BYTES_PER_ELEMENT, json_numbers
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
 from ..raw_tensor import raw_tensor_fields
 
-__all__ = ["OperatorAnswer", "tensor_json"]
-
 _OF_SEVERAL = frozenset((MediaType.FRAME, MediaType.JSON, MediaType.NPZ))
 """Media types of any number of tensors."""
 

@@ -29,8 +29,6 @@ from .dialects import takes_long
 from .operator_answer import OperatorAnswer
 from .wire import ReadContext
 
-__all__ = ["OperatorWire"]
-
 ParsedHead = TypeVar("ParsedHead")
 
 

@@ -12,8 +12,6 @@ from ..calls.call import Answer, Call, CallFormat, OpenSink
 from ..parse_threads import CallerThreads
 from ..request_body import RequestBody
 
-__all__ = ["ReadContext", "Wire"]
-
 
 class ReadContext(Protocol):
     """The request that a wire reads.
