@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-if TYPE_CHECKING:
-    from .protocol import DirectProtocol
+from .timeouts import CallerPace
 
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted. A smaller one often comes with its head, and switching costs more."""
@@ -22,6 +22,49 @@ _BUFFER_BYTES = 256 * 1024
 def is_large(length: int) -> bool:
     """Whether a body of `length` bytes is counted."""
     return length >= DIRECT_BYTES
+
+
+class BodyConnection(Protocol):
+    """The protocol of a connection, as far as a body needs it.
+
+    Attributes:
+        transport: the connection's transport.
+        loop: the connection's event loop.
+        pace: the counts of the bytes that move.
+    """
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    pace: CallerPace
+
+    @property
+    def flow(self) -> FlowControl:
+        """What pauses and resumes reading."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The callback of a transport that is closed."""
+        ...
+
+    def eof_received(self) -> bool | None:
+        """The callback of a transport whose peer sends no more."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The callback of a transport whose buffer is full."""
+        ...
+
+    def resume_writing(self) -> None:
+        """The callback of a transport whose buffer has room again."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes that the application reads by `receive`."""
+        ...
+
+    def on_message_complete(self) -> None:
+        """Take note that the body has ended."""
+        ...
 
 
 class CountedBody(asyncio.BufferedProtocol):
@@ -42,7 +85,7 @@ class CountedBody(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, connection: DirectProtocol, cycle: RequestResponseCycle, length: int, *, into_memory: bool
+        self, connection: BodyConnection, cycle: RequestResponseCycle, length: int, *, into_memory: bool
     ) -> None:
         self._connection, self._cycle, self._length, self._into_memory = connection, cycle, length, into_memory
         # The other callbacks of a transport are the connection's.
@@ -140,7 +183,7 @@ class CountedBody(asyncio.BufferedProtocol):
             return
         if self._is_installed:
             connection.flow.pause_reading()
-            connection.transport.set_protocol(connection)
+            connection.transport.set_protocol(cast("asyncio.BaseProtocol", connection))
             self._is_installed = False
             self._buffer = memoryview(b"")
             connection.flow.resume_reading()
