@@ -24,8 +24,6 @@ from .child_processes.libraries import close_libraries, open_libraries
 from .child_processes.pictures import PICTURES
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import operator_routes
-from .http import service as service_routes
 from .http.access.access_control import AccessControl
 from .http.caller_address import TrustedProxies
 from .http.documents import examples, playground
@@ -38,19 +36,18 @@ from .http.error_responses import (
     answer_out_of_memory,
     answer_unexpected,
 )
-from .http.observability import metrics_endpoint
 from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.log_format import log_format
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
-from .http.open_inference import routes as inference_routes
 from .http.open_inference.grpc_service import GrpcServer
 from .http.open_inference.model_operation import resolve_presets
 from .http.open_inference.models import ModelCatalogue
 from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
+from .http.routes import inference_routes, metrics_routes, operator_routes, service_routes
 from .http.service import Service
 from .settings import Settings
 
@@ -180,7 +177,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app.openapi = openapi
     pages = (playground,) if settings.playground else ()
-    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_routes, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

@@ -94,7 +94,7 @@ def test_validation_without_memory_is_503(monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     with http_app(retry_after_seconds=7) as app:
-        monkeypatch.setattr("tensorpost_server.http.operator_routes.read_json", fail)
+        monkeypatch.setattr("tensorpost_server.http.routes.operator_routes.read_json", fail)
         refused = app.post("/v1/validate", b"{}", JSON)
 
     assert_problem(refused, 503, "unavailable")

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost import problems as p
 
-from .access.browser_requests import NO_SNIFFING
 from .documents.problem_page import PAGE_POLICY, problem_page, wants_page
+from .headers import NO_SNIFFING
 from .observability.request_record import observation_of
 
 _log = logging.getLogger(__name__)

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from tensorpost.values.problems import InvalidParameter, LengthRequired, LimitExceeded
 
+NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
+"""A header field of every answer: browsers take no bytes of a caller for a page or a script."""
+
 FRAMING = "tensorpost.framing"
 """The request's `Framing` in its ASGI scope."""
 

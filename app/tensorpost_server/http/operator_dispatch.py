@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorpost.values.problems import NotReady, ServerFault, TensorpostError, Unavailable, UnknownOperator
 
 from .access.access_control import CALLER
-from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
+from .access.browser_requests import BrowserRequests, send_with_page_policy
 from .access.cross_origin import is_preflight, preflight_response, send_for_origin
 from .connection.whole_messages import whole_messages
 from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
-from .headers import FRAMING, header_fields, request_framing, request_id
+from .headers import FRAMING, NO_SNIFFING, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
 from .open_inference.inference_wire import InferenceWire
 from .open_inference.statistics import INFER_PATH

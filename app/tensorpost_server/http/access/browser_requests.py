@@ -19,9 +19,6 @@ from starlette.types import Message, Scope, Send
 
 from ...settings import Settings, setting_variable
 
-NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
-"""A header field of every answer: browsers take no bytes of a caller for a page or a script."""
-
 _LOOPBACK_NAME = re.compile(r"(?:[a-z0-9-]+\.)*localhost\.?")
 _LONGEST_HOST = 261  # a name of DNS, and a port
 _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)

@@ -15,8 +15,8 @@ from ...backends import DeviceMemory
 from ...engine import Worker
 from ...planning import Plan
 from ...settings import Settings
-from ..access.browser_requests import NO_SNIFFING
 from ..connection.whole_messages import field_lines
+from ..headers import NO_SNIFFING
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,20 @@ from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
 
-from ..planning import Plan, make_plan
-from .caller_address import caller_of
-from .caller_watch import CallerWatch
-from .calls.prepared_call import slices_bytes
-from .documents import examples
-from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, content_length, header_fields
-from .media_types import refuse_content_encoding, require_json
-from .parse_threads import INLINE_TEXT_BYTES
-from .request_body import RequestBody, receive_chunked, whole_json
-from .service import JsonDocument, Service, service_of
-from .wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
-from .wires.directml_dialect import served_operator
+from ...planning import Plan, make_plan
+from ..caller_address import caller_of
+from ..caller_watch import CallerWatch
+from ..calls.prepared_call import slices_bytes
+from ..documents import examples
+from ..documents.conformance import conformance_of
+from ..headers import FRAMING, Framing, content_length, header_fields
+from ..media_types import refuse_content_encoding, require_json
+from ..parse_threads import INLINE_TEXT_BYTES
+from ..request_body import RequestBody, receive_chunked, whole_json
+from ..service import Service, service_of
+from ..wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
+from ..wires.directml_dialect import served_operator
+from .json_document import JsonDocument
 
 router = APIRouter()
 

@@ -18,10 +18,10 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 
 from ..headers import header_fields
+from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
+from ..open_inference.models import VERSION, Model
+from ..open_inference.shared_memory import RegionKind
 from ..service import Service, service_of
-from .cuda_region import has_sharing_worker, sharing_worker
-from .models import VERSION, Model
-from .shared_memory import RegionKind
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
 _MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors

@@ -18,8 +18,8 @@ from tensorpost.values.problems import NotFound
 from ...child_processes.libraries import LIBRARIES
 from ...child_processes.process_pool import END_REASONS
 from ...settings import setting_variable
+from ..observability.metrics import METRICS, Sample, SampleCollector
 from ..service import Service, service_of
-from .metrics import METRICS, Sample, SampleCollector
 
 router = APIRouter()
 
