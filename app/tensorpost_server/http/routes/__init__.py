@@ -1,1 +1,1 @@
-"""The endpoints that FastAPI routes; for those that compute something the routes stand for the OpenAPI document only."""
+"""The endpoints that FastAPI routes. For those that compute something, routes stand for the OpenAPI document only."""
