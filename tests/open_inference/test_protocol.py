@@ -434,6 +434,19 @@ def test_timeout_ends_the_wait_in_the_queue_and_not_an_answer_that_has_begun(ser
         assert infer(server, "tile", text, x.tobytes()).status == 200
 
 
+def test_an_output_is_boolean_only_if_every_input_is(server: Serving):
+    """DirectML has UINT8 in its place; what comes back has the type of what came."""
+    pairs = {("BOOL", "BOOL"): "BOOL", ("BOOL", "UINT8"): "UINT8", ("UINT8", "UINT8"): "UINT8"}
+    for (first, second), expected in pairs.items():
+        inputs = [tensor("input_0", first, [True, False]), tensor("input_1", second, [True, False])]
+        for entry in inputs:
+            entry["data"] = entry["data"] if entry["datatype"] == "BOOL" else [1, 0]
+        answer = infer(server, "join", {"inputs": inputs, "parameters": {"axis": 0}})
+        assert answer.status == 200, answer.body
+        (output,) = answer.json()["outputs"]
+        assert (output["datatype"], output["data"]) == (expected, [1, 0, 1, 0])
+
+
 def test_statistics_add_up(server: Serving):
     document = {"inputs": [tensor("data", "INT8", [2])], "parameters": {"axes": "[0]"}}
     for _ in range(3):
