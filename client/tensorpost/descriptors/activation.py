@@ -107,8 +107,6 @@ class ActivationEluOperatorDesc(Activation):
         alpha: factor; usually 1.
     """
 
-    operator_type = "ACTIVATION_ELU"
-
     alpha: Float
 
 
@@ -118,8 +116,6 @@ class ActivationCeluOperatorDesc(Activation):
     Attributes:
         alpha: usually 1; 0 divides by 0.
     """
-
-    operator_type = "ACTIVATION_CELU"
 
     alpha: Float
 
@@ -131,8 +127,6 @@ class ActivationScaledEluOperatorDesc(Activation):
         alpha: usually 1.6732.
         gamma: usually 1.0507.
     """
-
-    operator_type = "ACTIVATION_SCALED_ELU"
 
     alpha: Float
     gamma: Float
@@ -146,16 +140,12 @@ class ActivationHardSigmoidOperatorDesc(Activation):
         beta: usually 0.5.
     """
 
-    operator_type = "ACTIVATION_HARD_SIGMOID"
-
     alpha: Float
     beta: Float
 
 
 class ActivationIdentityOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_IDENTITY`: each element itself."""
-
-    operator_type = "ACTIVATION_IDENTITY"
 
 
 class ActivationLeakyReluOperatorDesc(Activation):
@@ -164,8 +154,6 @@ class ActivationLeakyReluOperatorDesc(Activation):
     Attributes:
         alpha: usually 0.01.
     """
-
-    operator_type = "ACTIVATION_LEAKY_RELU"
 
     alpha: Float
 
@@ -177,8 +165,6 @@ class ActivationLinearOperatorDesc(Activation):
         alpha: factor of x.
         beta: what is added to the product.
     """
-
-    operator_type = "ACTIVATION_LINEAR"
 
     alpha: Float
     beta: Float
@@ -192,8 +178,6 @@ class ActivationParametricSoftplusOperatorDesc(Activation):
         beta: factor of the exponent.
     """
 
-    operator_type = "ACTIVATION_PARAMETRIC_SOFTPLUS"
-
     alpha: Float
     beta: Float
 
@@ -201,13 +185,9 @@ class ActivationParametricSoftplusOperatorDesc(Activation):
 class ActivationReluOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_RELU`: `max(0, x)`; NaN stays NaN."""
 
-    operator_type = "ACTIVATION_RELU"
-
 
 class ActivationGeluOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_GELU`: `0.5 * x * (1 + erf(x / sqrt(2)))`; -infinity becomes -0, as its limit."""
-
-    operator_type = "ACTIVATION_GELU"
 
 
 class ActivationScaledTanhOperatorDesc(Activation):
@@ -218,16 +198,12 @@ class ActivationScaledTanhOperatorDesc(Activation):
         beta: usually 0.5.
     """
 
-    operator_type = "ACTIVATION_SCALED_TANH"
-
     alpha: Float
     beta: Float
 
 
 class ActivationSigmoidOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SIGMOID`: `1 / (1 + e^-x)`."""
-
-    operator_type = "ACTIVATION_SIGMOID"
 
 
 class ActivationSoftplusOperatorDesc(Activation):
@@ -236,8 +212,6 @@ class ActivationSoftplusOperatorDesc(Activation):
     Attributes:
         steepness: 1 or above, below level 6_4.
     """
-
-    operator_type = "ACTIVATION_SOFTPLUS"
 
     steepness: Float
 
@@ -251,13 +225,9 @@ class ActivationSoftplusOperatorDesc(Activation):
 class ActivationSoftsignOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SOFTSIGN`: `x / (1 + |x|)`; 1 and -1 of the infinities, as its limits."""
 
-    operator_type = "ACTIVATION_SOFTSIGN"
-
 
 class ActivationTanhOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_TANH`: the hyperbolic tangent."""
-
-    operator_type = "ACTIVATION_TANH"
 
 
 class ActivationThresholdedReluOperatorDesc(Activation):
@@ -266,8 +236,6 @@ class ActivationThresholdedReluOperatorDesc(Activation):
     Attributes:
         alpha: usually 1.
     """
-
-    operator_type = "ACTIVATION_THRESHOLDED_RELU"
 
     alpha: Float
 
@@ -280,8 +248,6 @@ class ActivationShrinkOperatorDesc(Activation):
         threshold: usually 0.5.
     """
 
-    operator_type = "ACTIVATION_SHRINK"
-
     bias: Float
     threshold: Float
 
@@ -293,7 +259,6 @@ class ActivationSwishOperatorDesc(Activation):
         sigmoid_input_scale: usually 1.
     """
 
-    operator_type = "ACTIVATION_SWISH"
     fusable = False
 
     sigmoid_input_scale: Float
@@ -307,7 +272,6 @@ class ActivationHardSwishOperatorDesc(Activation):
         beta: usually 0.5.
     """
 
-    operator_type = "ACTIVATION_HARD_SWISH"
     fusable = False
 
     alpha: Float
@@ -323,8 +287,6 @@ class ActivationParameterizedReluOperatorDesc(ElementWise):
         output_tensor: result, of the same DataType and sizes.
     """
 
-    operator_type = "ACTIVATION_PARAMETERIZED_RELU"
-
     input_tensor: BufferTensorDesc
     slope_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -332,8 +294,6 @@ class ActivationParameterizedReluOperatorDesc(ElementWise):
 
 class ActivationReluGradOperatorDesc(ElementWiseGradient):
     """`DML_OPERATOR_ACTIVATION_RELU_GRAD`: the gradient where the input is above 0, else 0."""
-
-    operator_type = "ACTIVATION_RELU_GRAD"
 
 
 def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:

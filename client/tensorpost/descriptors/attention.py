@@ -219,7 +219,6 @@ class MultiheadAttentionOperatorDesc(Attention):
         mask_type: what the mask holds.
     """
 
-    operator_type = "MULTIHEAD_ATTENTION"
     head_counts = ("head_count",)
 
     relative_position_bias_tensor: BufferTensorDesc | None = None
@@ -255,7 +254,6 @@ class MultiheadAttention1OperatorDesc(Attention):
         mask_type: what the mask holds.
     """
 
-    operator_type = "MULTIHEAD_ATTENTION1"
     head_counts = ("query_head_count", "key_value_head_count")
 
     attention_bias_tensor: BufferTensorDesc | None = None

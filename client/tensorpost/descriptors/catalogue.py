@@ -167,6 +167,24 @@ def operator_names() -> list[str]:
     return list(_catalogue())
 
 
+_CLASS_SUFFIX = "OperatorDesc"
+
+
+@cache
+def _names_by_class() -> Mapping[str, str]:
+    return {f"{name.replace('_', '')}{_CLASS_SUFFIX}".lower(): name for name in operator_names()}
+
+
+def operator_of_class(class_name: str) -> str | None:
+    """The short name of the operator that a descriptor class is of, by the class's name; None if it is of none.
+
+    Examples:
+        >>> operator_of_class("ElementWiseAdd1OperatorDesc")
+        'ELEMENT_WISE_ADD1'
+    """
+    return _names_by_class().get(class_name.lower()) if class_name.endswith(_CLASS_SUFFIX) else None
+
+
 @cache
 def facts_of(name: str) -> OperatorFacts:
     """What the catalogue says about an operator.

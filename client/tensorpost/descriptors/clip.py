@@ -32,8 +32,6 @@ class ElementWiseClipOperatorDesc(Unary):
         max: upper bound, likewise.
     """
 
-    operator_type = "ELEMENT_WISE_CLIP"
-
     min: Float
     max: Float
 
@@ -46,8 +44,6 @@ class ElementWiseClip1OperatorDesc(Unary):
         min: lower bound; it wins where it is larger than Max.
         max: upper bound.
     """
-
-    operator_type = "ELEMENT_WISE_CLIP1"
 
     min_max_data_type: DataTypeOf
     min: ScalarUnion
@@ -72,8 +68,6 @@ class ElementWiseThresholdOperatorDesc(Unary):
         min: lower bound, cast to the tensor's type: truncated and saturated for integers.
     """
 
-    operator_type = "ELEMENT_WISE_THRESHOLD"
-
     min: Float
 
 
@@ -84,8 +78,6 @@ class ElementWiseClipGradOperatorDesc(ElementWiseGradient):
         min: cast to the tensors' type as CLIP casts it; 0 from there down.
         max: 0 from there up.
     """
-
-    operator_type = "ELEMENT_WISE_CLIP_GRAD"
 
     min: Float
     max: Float
@@ -99,8 +91,6 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
         min: 0 from there down.
         max: 0 from there up.
     """
-
-    operator_type = "ELEMENT_WISE_CLIP_GRAD1"
 
     min_max_data_type: DataTypeOf
     min: ScalarUnion

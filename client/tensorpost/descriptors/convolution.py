@@ -146,8 +146,6 @@ class ConvolutionOperatorDesc(Convolving, WithFusedActivation):
         fused_activation: applied to the result; absent for none.
     """
 
-    operator_type = "CONVOLUTION"
-
     input_tensor: BufferTensorDesc
     filter_tensor: BufferTensorDesc
     bias_tensor: BufferTensorDesc | None = None
@@ -201,7 +199,6 @@ class ConvolutionIntegerOperatorDesc(QuantizedConvolution):
         group_count: groups of channels.
     """
 
-    operator_type = "CONVOLUTION_INTEGER"
     output_type = TensorDataType.INT32
 
     input_tensor: BufferTensorDesc
@@ -238,8 +235,6 @@ class QuantizedLinearConvolutionOperatorDesc(QuantizedConvolution):
         end_padding: entries after it.
         group_count: groups of channels.
     """
-
-    operator_type = "QUANTIZED_LINEAR_CONVOLUTION"
 
     input_tensor: BufferTensorDesc
     input_scale_tensor: BufferTensorDesc

@@ -106,8 +106,6 @@ class SpaceToDepthOperatorDesc(_SpaceToDepth):
     `Output[n, (by * B + bx) * C + c, y, x] = Input[n, c, y * B + by, x * B + bx]` with blocks of B x B and C channels.
     """
 
-    operator_type = "SPACE_TO_DEPTH"
-
 
 class SpaceToDepth1OperatorDesc(_SpaceToDepth):
     """`DML_OPERATOR_SPACE_TO_DEPTH1`: SPACE_TO_DEPTH with a choice of the channels' order.
@@ -115,8 +113,6 @@ class SpaceToDepth1OperatorDesc(_SpaceToDepth):
     Attributes:
         order: DEPTH_COLUMN_ROW, as SPACE_TO_DEPTH, or COLUMN_ROW_DEPTH: `(c * B + by) * B + bx`.
     """
-
-    operator_type = "SPACE_TO_DEPTH1"
 
     order: Order
 
@@ -127,8 +123,6 @@ class DepthToSpaceOperatorDesc(_DepthToSpace):
     `Output[n, c, y * B + by, x * B + bx] = Input[n, (by * B + bx) * C + c, y, x]` with blocks of B x B and C channels.
     """
 
-    operator_type = "DEPTH_TO_SPACE"
-
 
 class DepthToSpace1OperatorDesc(_DepthToSpace):
     """`DML_OPERATOR_DEPTH_TO_SPACE1`: DEPTH_TO_SPACE with a choice of the channels' order.
@@ -136,7 +130,5 @@ class DepthToSpace1OperatorDesc(_DepthToSpace):
     Attributes:
         order: DEPTH_COLUMN_ROW, as DEPTH_TO_SPACE, or COLUMN_ROW_DEPTH: `(c * B + by) * B + bx`.
     """
-
-    operator_type = "DEPTH_TO_SPACE1"
 
     order: Order

@@ -74,61 +74,41 @@ class RoundingMode(enum.IntEnum):
 class ElementWiseIdentityOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_IDENTITY`: each element itself; changes the strides of a tensor."""
 
-    operator_type = "ELEMENT_WISE_IDENTITY"
-
 
 class ElementWiseAbsOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ABS`: the absolute value of each element."""
-
-    operator_type = "ELEMENT_WISE_ABS"
 
 
 class ElementWiseAcosOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ACOS`: the angle of a cosine, 0 to pi; NaN beyond 1."""
 
-    operator_type = "ELEMENT_WISE_ACOS"
-
 
 class ElementWiseAsinOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ASIN`: the angle of a sine, -pi/2 to pi/2; NaN beyond 1."""
-
-    operator_type = "ELEMENT_WISE_ASIN"
 
 
 class ElementWiseAtanOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ATAN`: the angle of a tangent, -pi/2 to pi/2."""
 
-    operator_type = "ELEMENT_WISE_ATAN"
-
 
 class ElementWiseCeilOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_CEIL`: the least whole number that is not below the element."""
-
-    operator_type = "ELEMENT_WISE_CEIL"
 
 
 class ElementWiseCosOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_COS`: the cosine of an angle in radians."""
 
-    operator_type = "ELEMENT_WISE_COS"
-
 
 class ElementWiseExpOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_EXP`: e to the power of each element."""
-
-    operator_type = "ELEMENT_WISE_EXP"
 
 
 class ElementWiseFloorOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_FLOOR`: the largest whole number that is not above the element."""
 
-    operator_type = "ELEMENT_WISE_FLOOR"
-
 
 class ElementWiseLogOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_LOG`: the natural logarithm; -infinity of 0, NaN below."""
-
-    operator_type = "ELEMENT_WISE_LOG"
 
 
 class ElementWisePowOperatorDesc(ElementWise):
@@ -141,7 +121,6 @@ class ElementWisePowOperatorDesc(ElementWise):
         scale_bias: applied to the bases and, as DirectML does, to the exponents.
     """
 
-    operator_type = "ELEMENT_WISE_POW"
     other_types = frozenset({"exponent_tensor"})
 
     input_tensor: BufferTensorDesc
@@ -164,87 +143,59 @@ class ElementWiseConstantPowOperatorDesc(Unary):
         exponent: the power; NaN is the result for a negative element, unless it is a whole number.
     """
 
-    operator_type = "ELEMENT_WISE_CONSTANT_POW"
-
     exponent: Float
 
 
 class ElementWiseRecipOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_RECIP`: 1 / x; infinite where x is 0."""
 
-    operator_type = "ELEMENT_WISE_RECIP"
-
 
 class ElementWiseSinOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_SIN`: the sine of an angle in radians."""
-
-    operator_type = "ELEMENT_WISE_SIN"
 
 
 class ElementWiseSqrtOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_SQRT`: the square root of each element; NaN below 0."""
 
-    operator_type = "ELEMENT_WISE_SQRT"
-
 
 class ElementWiseTanOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_TAN`: the tangent of an angle in radians."""
-
-    operator_type = "ELEMENT_WISE_TAN"
 
 
 class ElementWiseErfOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ERF`: the error function."""
 
-    operator_type = "ELEMENT_WISE_ERF"
-
 
 class ElementWiseSinhOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_SINH`: the hyperbolic sine."""
-
-    operator_type = "ELEMENT_WISE_SINH"
 
 
 class ElementWiseCoshOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_COSH`: the hyperbolic cosine."""
 
-    operator_type = "ELEMENT_WISE_COSH"
-
 
 class ElementWiseTanhOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_TANH`: the hyperbolic tangent."""
-
-    operator_type = "ELEMENT_WISE_TANH"
 
 
 class ElementWiseAsinhOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ASINH`: the inverse of the hyperbolic sine."""
 
-    operator_type = "ELEMENT_WISE_ASINH"
-
 
 class ElementWiseAcoshOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ACOSH`: the inverse of the hyperbolic cosine; NaN below 1."""
-
-    operator_type = "ELEMENT_WISE_ACOSH"
 
 
 class ElementWiseAtanhOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_ATANH`: the inverse of the hyperbolic tangent; NaN beyond 1."""
 
-    operator_type = "ELEMENT_WISE_ATANH"
-
 
 class ElementWiseSignOperatorDesc(UnaryWithoutScale):
     """`DML_OPERATOR_ELEMENT_WISE_SIGN`: -1, 0 or 1 as the element is below, at or above 0; 0 for NaN."""
 
-    operator_type = "ELEMENT_WISE_SIGN"
-
 
 class ElementWiseNegateOperatorDesc(UnaryWithoutScale):
     """`DML_OPERATOR_ELEMENT_WISE_NEGATE`: -x; of the least integer of 8 or 16 bits the largest, of more bits itself."""
-
-    operator_type = "ELEMENT_WISE_NEGATE"
 
 
 class ElementWiseRoundOperatorDesc(UnaryWithoutScale):
@@ -254,15 +205,11 @@ class ElementWiseRoundOperatorDesc(UnaryWithoutScale):
         rounding_mode: halves to the even number, all toward zero, or (TOWARD_INFINITY) halves away from zero.
     """
 
-    operator_type = "ELEMENT_WISE_ROUND"
-
     rounding_mode: Annotated[RoundingMode, CEnum("DML_ROUNDING_MODE_")]
 
 
 class ElementWiseAddOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_ADD`: the sum of two tensors; integers wrap."""
-
-    operator_type = "ELEMENT_WISE_ADD"
 
 
 class ElementWiseAdd1OperatorDesc(WithFusedActivation, Binary):
@@ -272,69 +219,47 @@ class ElementWiseAdd1OperatorDesc(WithFusedActivation, Binary):
         fused_activation: an activation without tensors, computed before the sum is rounded to FLOAT16.
     """
 
-    operator_type = "ELEMENT_WISE_ADD1"
-
     fused_activation: FusedActivation | None = None
 
 
 class ElementWiseSubtractOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_SUBTRACT`: A - B; integers wrap."""
 
-    operator_type = "ELEMENT_WISE_SUBTRACT"
-
 
 class ElementWiseMultiplyOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MULTIPLY`: the product of two tensors; integers wrap."""
-
-    operator_type = "ELEMENT_WISE_MULTIPLY"
 
 
 class ElementWiseDivideOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_DIVIDE`: A / B; integers are truncated toward zero."""
 
-    operator_type = "ELEMENT_WISE_DIVIDE"
-
 
 class ElementWiseMaxOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MAX`: the larger of two elements; NaN if either is NaN."""
-
-    operator_type = "ELEMENT_WISE_MAX"
 
 
 class ElementWiseMinOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MIN`: the smaller of two elements; NaN if either is NaN."""
 
-    operator_type = "ELEMENT_WISE_MIN"
-
 
 class ElementWiseMeanOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MEAN`: (A + B) / 2; a sum of integers wraps, and is halved toward zero."""
-
-    operator_type = "ELEMENT_WISE_MEAN"
 
 
 class ElementWiseDifferenceSquareOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_DIFFERENCE_SQUARE`: (A - B) * (A - B); integers wrap."""
 
-    operator_type = "ELEMENT_WISE_DIFFERENCE_SQUARE"
-
 
 class ElementWiseModulusTruncateOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MODULUS_TRUNCATE`: the remainder of A / B with the sign of A; exact."""
-
-    operator_type = "ELEMENT_WISE_MODULUS_TRUNCATE"
 
 
 class ElementWiseModulusFloorOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MODULUS_FLOOR`: the remainder of A / B with the sign of B."""
 
-    operator_type = "ELEMENT_WISE_MODULUS_FLOOR"
-
 
 class ElementWiseAtanYxOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_ATAN_YX`: the angle of the point (B, A), -pi to pi."""
-
-    operator_type = "ELEMENT_WISE_ATAN_YX"
 
 
 class ElementWiseIfOperatorDesc(ElementWise):
@@ -347,7 +272,6 @@ class ElementWiseIfOperatorDesc(ElementWise):
         output_tensor: result, of A's DataType.
     """
 
-    operator_type = "ELEMENT_WISE_IF"
     typed_like = "a_tensor"
     other_types = frozenset({"condition_tensor"})
 
@@ -371,7 +295,6 @@ class CastOperatorDesc(ElementWise):
     its range: -1 becomes 255 as UINT8 and 65535 as UINT16, 300 becomes 127 as INT8.
     """
 
-    operator_type = "CAST"
     other_types = frozenset({"output_tensor"})
 
     input_tensor: BufferTensorDesc

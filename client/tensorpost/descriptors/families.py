@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import operator_names
+from .catalogue import operator_names, operator_of_class
 
 if TYPE_CHECKING:
     from .operator_desc import OperatorDesc
@@ -31,9 +31,8 @@ def module_of_name() -> Mapping[str, str]:
 @cache
 def _class_names() -> Mapping[str, str]:
     """The name of each operator's class, by the operator's type."""
-    names = {name.lower(): name for name in module_of_name()}
-    found = {kind: names.get(f"{kind.replace('_', '').lower()}operatordesc") for kind in operator_names()}
-    return {kind: name for kind, name in found.items() if name is not None}
+    found = {operator_of_class(name): name for name in module_of_name()}
+    return {kind: found[kind] for kind in operator_names() if kind in found}
 
 
 def operator_types() -> list[str]:

@@ -136,7 +136,6 @@ class UnfoldOperatorDesc(_Windows):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "UNFOLD"
     image_field = "input_tensor"
 
 
@@ -149,5 +148,4 @@ class FoldOperatorDesc(_Windows):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "FOLD"
     image_field = "output_tensor"

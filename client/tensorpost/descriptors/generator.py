@@ -42,8 +42,6 @@ class FillValueConstantOperatorDesc(OperatorDesc):
         value: what every element becomes.
     """
 
-    operator_type = "FILL_VALUE_CONSTANT"
-
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
     value: ScalarUnion
@@ -68,8 +66,6 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
         value_start: the first element.
         value_delta: what is added for each further one; integers wrap.
     """
-
-    operator_type = "FILL_VALUE_SEQUENCE"
 
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
@@ -98,8 +94,6 @@ class DiagonalMatrixOperatorDesc(OperatorDesc):
         value: cast to the output's type, as PADDING's.
     """
 
-    operator_type = "DIAGONAL_MATRIX"
-
     output_tensor: BufferTensorDesc
     offset: Int
     value: Float
@@ -121,8 +115,6 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
         diagonal_fill_end: the diagonal after its last. If it is less than the first, all is filled but the diagonals
             from the end up to the begin.
     """
-
-    operator_type = "DIAGONAL_MATRIX1"
 
     input_tensor: BufferTensorDesc | None = None
     output_tensor: BufferTensorDesc
@@ -169,8 +161,6 @@ class RandomGeneratorOperatorDesc(OperatorDesc):
         output_state_tensor: the state for the next call: the counter plus the blocks that were begun; may be left out.
         type: PHILOX_4X32_10, the only one.
     """
-
-    operator_type = "RANDOM_GENERATOR"
 
     input_state_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc

@@ -38,8 +38,6 @@ class GatherOperatorDesc(OperatorDesc):
         index_dimensions: how many of the last dimensions of the indices count.
     """
 
-    operator_type = "GATHER"
-
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -108,8 +106,6 @@ class GatherElementsOperatorDesc(OperatorDesc):
         axis: the dimension that is indexed.
     """
 
-    operator_type = "GATHER_ELEMENTS"
-
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -141,8 +137,6 @@ class ScatterElementsOperatorDesc(OperatorDesc):
         output_tensor: result, of the input's sizes and DataType.
         axis: the dimension that is indexed.
     """
-
-    operator_type = "SCATTER_ELEMENTS"
 
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc
@@ -179,8 +173,6 @@ class NonzeroCoordinatesOperatorDesc(OperatorDesc):
         output_count_tensor: UINT32, one element: how many rows of coordinates hold.
         output_coordinates_tensor: UINT32, one row per input element, with the last entries of its coordinate.
     """
-
-    operator_type = "NONZERO_COORDINATES"
 
     input_tensor: BufferTensorDesc
     output_count_tensor: BufferTensorDesc
@@ -222,8 +214,6 @@ class OneHotOperatorDesc(OperatorDesc):
         axis: the dimension of the lines.
     """
 
-    operator_type = "ONE_HOT"
-
     indices_tensor: BufferTensorDesc
     values_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -255,8 +245,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
         output_tensor: result, of the input's sizes and DataType.
         axis: the dimension of the lines.
     """
-
-    operator_type = "REVERSE_SUBSEQUENCES"
 
     input_tensor: BufferTensorDesc
     sequence_lengths_tensor: BufferTensorDesc

@@ -57,8 +57,6 @@ class _GatherNd(OperatorDesc):
 class GatherNdOperatorDesc(_GatherNd):
     """`DML_OPERATOR_GATHER_ND`: takes parts of the input, each by the first coordinates of its elements."""
 
-    operator_type = "GATHER_ND"
-
 
 class GatherNd1OperatorDesc(_GatherNd):
     """`DML_OPERATOR_GATHER_ND1`: GATHER_ND of each pair in a batch of inputs and indices.
@@ -67,8 +65,6 @@ class GatherNd1OperatorDesc(_GatherNd):
         batch_dimension_count: how many of the first dimensions that count are the batch's, alike in all tensors; the
             coordinates are those of the dimensions after them.
     """
-
-    operator_type = "GATHER_ND1"
 
     batch_dimension_count: UInt
 
@@ -85,8 +81,6 @@ class ScatterNdOperatorDesc(OperatorDesc):
         input_dimension_count: how many of the last dimensions of the input count; those before are 1.
         indices_dimension_count: how many of the last dimensions of the indices count; those before are 1.
     """
-
-    operator_type = "SCATTER_ND"
 
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc

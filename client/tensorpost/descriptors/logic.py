@@ -56,55 +56,37 @@ class Comparison(Binary):
 class ElementWiseLogicalEqualsOperatorDesc(Comparison):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS`: whether A is equal to B, as 1 or 0."""
 
-    operator_type = "ELEMENT_WISE_LOGICAL_EQUALS"
-
 
 class ElementWiseLogicalGreaterThanOperatorDesc(Comparison):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN`: whether A is above B, as 1 or 0."""
-
-    operator_type = "ELEMENT_WISE_LOGICAL_GREATER_THAN"
 
 
 class ElementWiseLogicalLessThanOperatorDesc(Comparison):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN`: whether A is below B, as 1 or 0."""
 
-    operator_type = "ELEMENT_WISE_LOGICAL_LESS_THAN"
-
 
 class ElementWiseLogicalGreaterThanOrEqualOperatorDesc(Comparison):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL`: whether A is not below B, as 1 or 0."""
-
-    operator_type = "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL"
 
 
 class ElementWiseLogicalLessThanOrEqualOperatorDesc(Comparison):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL`: whether A is not above B, as 1 or 0."""
 
-    operator_type = "ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL"
-
 
 class ElementWiseLogicalAndOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND`: 1 where neither element is 0, else 0."""
-
-    operator_type = "ELEMENT_WISE_LOGICAL_AND"
 
 
 class ElementWiseLogicalOrOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR`: 1 where one of the elements is not 0, else 0."""
 
-    operator_type = "ELEMENT_WISE_LOGICAL_OR"
-
 
 class ElementWiseLogicalXorOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR`: 1 where exactly one of the elements is 0, else 0."""
 
-    operator_type = "ELEMENT_WISE_LOGICAL_XOR"
-
 
 class ElementWiseLogicalNotOperatorDesc(UnaryWithoutScale):
     """`DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT`: 1 where the element is 0, else 0."""
-
-    operator_type = "ELEMENT_WISE_LOGICAL_NOT"
 
 
 class Predicate(UnaryWithoutScale):
@@ -117,8 +99,6 @@ class Predicate(UnaryWithoutScale):
 class ElementWiseIsNanOperatorDesc(Predicate):
     """`DML_OPERATOR_ELEMENT_WISE_IS_NAN`: 1 where the element is a NaN, else 0."""
 
-    operator_type = "ELEMENT_WISE_IS_NAN"
-
 
 class ElementWiseIsInfinityOperatorDesc(Predicate):
     """`DML_OPERATOR_ELEMENT_WISE_IS_INFINITY`: 1 where the element is infinite, else 0.
@@ -127,48 +107,32 @@ class ElementWiseIsInfinityOperatorDesc(Predicate):
         infinity_mode: which infinities count.
     """
 
-    operator_type = "ELEMENT_WISE_IS_INFINITY"
-
     infinity_mode: Annotated[InfinityMode, CEnum("DML_IS_INFINITY_MODE_")]
 
 
 class ElementWiseBitCountOperatorDesc(Predicate):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_COUNT`: how many bits of the element are set."""
 
-    operator_type = "ELEMENT_WISE_BIT_COUNT"
-
 
 class ElementWiseBitAndOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_AND`: the bits that are set in both elements, of any type."""
-
-    operator_type = "ELEMENT_WISE_BIT_AND"
 
 
 class ElementWiseBitOrOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_OR`: the bits that are set in one of the elements, of any type."""
 
-    operator_type = "ELEMENT_WISE_BIT_OR"
-
 
 class ElementWiseBitXorOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_XOR`: the bits that are set in exactly one of the elements, of any type."""
-
-    operator_type = "ELEMENT_WISE_BIT_XOR"
 
 
 class ElementWiseBitNotOperatorDesc(UnaryWithoutScale):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_NOT`: the bits that are not set, of any type."""
 
-    operator_type = "ELEMENT_WISE_BIT_NOT"
-
 
 class ElementWiseBitShiftLeftOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_SHIFT_LEFT`: A << B; 0 from a count of the width of the type on."""
 
-    operator_type = "ELEMENT_WISE_BIT_SHIFT_LEFT"
-
 
 class ElementWiseBitShiftRightOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_BIT_SHIFT_RIGHT`: A >> B; 0 from a count of the width of the type on."""
-
-    operator_type = "ELEMENT_WISE_BIT_SHIFT_RIGHT"

@@ -55,8 +55,6 @@ class SliceOperatorDesc(OperatorDesc):
         strides: steps, at least 1.
     """
 
-    operator_type = "SLICE"
-
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     offsets: UIntArray
@@ -94,8 +92,6 @@ class Slice1OperatorDesc(OperatorDesc):
         input_window_strides: steps, not 0.
     """
 
-    operator_type = "SLICE1"
-
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     input_window_offsets: UIntArray
@@ -126,8 +122,6 @@ class SliceGradOperatorDesc(OperatorDesc):
         input_window_sizes: elements of the window along each dimension, at least 1.
         input_window_strides: steps, not 0; a negative one starts at the window's last element.
     """
-
-    operator_type = "SLICE_GRAD"
 
     input_gradient_tensor: BufferTensorDesc
     output_gradient_tensor: BufferTensorDesc
@@ -184,8 +178,6 @@ class JoinOperatorDesc(OperatorDesc):
         axis: a dimension.
     """
 
-    operator_type = "JOIN"
-
     input_tensors: TensorArray
     input_count: UInt = count_of("input_tensors")
     output_tensor: BufferTensorDesc
@@ -215,8 +207,6 @@ class SplitOperatorDesc(OperatorDesc):
         output_tensors: the parts in order, equal in DataType and in all sizes but that of the axis.
         axis: a dimension.
     """
-
-    operator_type = "SPLIT"
 
     input_tensor: BufferTensorDesc
     output_tensors: TensorArray
@@ -278,8 +268,6 @@ class PaddingOperatorDesc(OperatorDesc):
         end_padding: elements after it.
     """
 
-    operator_type = "PADDING"
-
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     padding_mode: Annotated[PaddingMode, CEnum("DML_PADDING_MODE_")]
@@ -316,8 +304,6 @@ class Padding1OperatorDesc(OperatorDesc):
         start_padding: elements before the input along each dimension.
         end_padding: elements after it.
     """
-
-    operator_type = "PADDING1"
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc

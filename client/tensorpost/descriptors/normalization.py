@@ -92,8 +92,6 @@ class MeanVarianceNormalizationOperatorDesc(MeanVarianceNormalization):
         fused_activation: applied to the result; absent for none.
     """
 
-    operator_type = "MEAN_VARIANCE_NORMALIZATION"
-
     cross_channel: Bool
     normalize_variance: Bool
     epsilon: Float
@@ -129,8 +127,6 @@ class MeanVarianceNormalization1OperatorDesc(AxesNormalization):
         fused_activation: applied to the result; absent for none.
     """
 
-    operator_type = "MEAN_VARIANCE_NORMALIZATION1"
-
     normalize_variance: Bool
     epsilon: Float
     fused_activation: FusedActivation | None = None
@@ -159,8 +155,6 @@ class MeanVarianceNormalization2OperatorDesc(AxesNormalization):
         fused_activation: applied to the result; absent for none.
     """
 
-    operator_type = "MEAN_VARIANCE_NORMALIZATION2"
-
     use_mean: Bool
     use_variance: Bool
     epsilon: Float
@@ -181,8 +175,6 @@ class BatchNormalizationOperatorDesc(Normalization):
         epsilon: usually 1e-5.
         fused_activation: applied to the result; absent for none.
     """
-
-    operator_type = "BATCH_NORMALIZATION"
 
     input_tensor: BufferTensorDesc
     mean_tensor: BufferTensorDesc
@@ -213,8 +205,6 @@ class LpNormalizationOperatorDesc(UnaryWithoutScale):
         p: 1 for the sum of absolute values, 2 for the square root of the sum of squares.
     """
 
-    operator_type = "LP_NORMALIZATION"
-
     axis: UInt
     epsilon: Float
     p: UInt
@@ -237,8 +227,6 @@ class LocalResponseNormalizationOperatorDesc(UnaryWithoutScale):
         beta: usually 0.75.
         bias: usually 1.
     """
-
-    operator_type = "LOCAL_RESPONSE_NORMALIZATION"
 
     cross_channel: Bool
     local_size: UInt

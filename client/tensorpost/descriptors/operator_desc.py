@@ -19,7 +19,7 @@ from ..values.datatypes import TensorDataType
 from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
 from .base import Descriptor
-from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case, slot_name
+from .catalogue import OperatorFacts, SupportRow, facts_of, operator_of_class, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
 from .fields import to_float32, to_list
 from .tensor import BufferTensorDesc
@@ -66,11 +66,12 @@ else:
 class OperatorDesc(Descriptor):
     """Base of every operator descriptor.
 
-    A subclass states `operator_type`, the fields in snake_case, `operator_rules()`, and `inferred()` where an output
-    follows from the rest. Everything else about it comes from the catalogue.
+    A subclass is named after its operator, as `TileOperatorDesc`, and states the fields in snake_case,
+    `operator_rules()`, and `inferred()` where an output follows from the rest. Everything else about it comes from the
+    catalogue.
 
     Attributes:
-        operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
+        operator_type: short name, `TILE` for `DML_OPERATOR_TILE`; it follows from the class's name.
         facts: what the catalogue says: number, fields, levels, support tables.
         summary: what the operator does, a phrase that begins in lower case; by default the first line of the docstring.
     """
@@ -83,8 +84,8 @@ class OperatorDesc(Descriptor):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if "operator_type" in cls.__dict__:
-            cls.facts = facts_of(cls.operator_type)
+        if (operator_type := operator_of_class(cls.__name__)) is not None:
+            cls.operator_type, cls.facts = operator_type, facts_of(operator_type)
             cls._kinds = {
                 kind: tuple([field.attribute_name for field in fields])
                 for kind, fields in cls.facts.fields_by_kind.items()

@@ -148,8 +148,6 @@ class AveragePoolingOperatorDesc(Pooling, Pooled):
         include_padding: whether padding counts as zeros, or does not count; an average of nothing is 0.
     """
 
-    operator_type = "AVERAGE_POOLING"
-
     include_padding: Bool
 
 
@@ -160,27 +158,19 @@ class AveragePooling1OperatorDesc(DilatedPooling, Pooled):
         include_padding: whether padding counts as zeros, or does not count; an average of nothing is 0.
     """
 
-    operator_type = "AVERAGE_POOLING1"
-
     include_padding: Bool
 
 
 class MaxPoolingOperatorDesc(Pooling, Pooled):
     """`DML_OPERATOR_MAX_POOLING`: the largest element of each window, or NaN if there is one; padding never is."""
 
-    operator_type = "MAX_POOLING"
-
 
 class MaxPooling1OperatorDesc(Pooling, PooledWithIndices):
     """`DML_OPERATOR_MAX_POOLING1`: the largest element of each window and, if asked for, where it is."""
 
-    operator_type = "MAX_POOLING1"
-
 
 class MaxPooling2OperatorDesc(DilatedPooling, PooledWithIndices):
     """`DML_OPERATOR_MAX_POOLING2`: the largest element of each window, which may be dilated, and where it is."""
-
-    operator_type = "MAX_POOLING2"
 
 
 class LpPoolingOperatorDesc(Pooling, Pooled):
@@ -189,8 +179,6 @@ class LpPoolingOperatorDesc(Pooling, Pooled):
     Attributes:
         p: the norm's exponent, at least 1.
     """
-
-    operator_type = "LP_POOLING"
 
     p: UInt
 
@@ -201,8 +189,6 @@ class LpPooling1OperatorDesc(DilatedPooling, Pooled):
     Attributes:
         p: the norm's exponent, at least 1.
     """
-
-    operator_type = "LP_POOLING1"
 
     p: UInt
 
@@ -233,8 +219,6 @@ class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled)
     Attributes:
         include_padding: whether padding counts as zeros, which are the zero point; an average of nothing is 0.
     """
-
-    operator_type = "QUANTIZED_LINEAR_AVERAGE_POOLING"
 
     include_padding: Bool
 
@@ -288,7 +272,6 @@ class AveragePoolingGradOperatorDesc(Pooling, AveragePoolingGradients):
         include_padding: whether padding counted as zeros.
     """
 
-    operator_type = "AVERAGE_POOLING_GRAD"
     forward_tensors = ("output_gradient_tensor", "input_gradient_tensor")
 
     include_padding: Bool
@@ -297,7 +280,6 @@ class AveragePoolingGradOperatorDesc(Pooling, AveragePoolingGradients):
 class MaxPoolingGradOperatorDesc(DilatedPooling, MaxPoolingGradients):
     """`DML_OPERATOR_MAX_POOLING_GRAD`: the largest element of each window of MAX_POOLING2 gets the gradient."""
 
-    operator_type = "MAX_POOLING_GRAD"
     rounded_up = False
     forward_tensors = ("input_tensor", "input_gradient_tensor")
 
@@ -323,8 +305,6 @@ class MaxUnpoolingOperatorDesc(OperatorDesc):
             dimensions, batch and channels included. One beyond the output writes nothing; of equal ones, one writes.
         output_tensor: result, of any sizes and the input's DataType.
     """
-
-    operator_type = "MAX_UNPOOLING"
 
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc

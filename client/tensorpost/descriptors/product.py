@@ -116,8 +116,6 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
             of a single matrix.
     """
 
-    operator_type = "GEMM"
-
     a_tensor: BufferTensorDesc
     b_tensor: BufferTensorDesc
     c_tensor: BufferTensorDesc | None = None
@@ -171,7 +169,6 @@ class MatrixMultiplyIntegerOperatorDesc(IntegerProduct):
         output_tensor: M x N matrices, INT32; sums wrap.
     """
 
-    operator_type = "MATRIX_MULTIPLY_INTEGER"
     output_type = TensorDataType.INT32
 
     a_tensor: BufferTensorDesc
@@ -195,8 +192,6 @@ class QuantizedLinearMatrixMultiplyOperatorDesc(IntegerProduct):
         output_zero_point_tensor: zero points, one for each scale, of the output's DataType; absent for 0.
         output_tensor: M x N matrices, INT8 or UINT8.
     """
-
-    operator_type = "QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 
     a_tensor: BufferTensorDesc
     a_scale_tensor: BufferTensorDesc
@@ -230,8 +225,6 @@ class MatrixMultiplyIntegerToFloatOperatorDesc(IntegerProduct):
         bias_tensor: added to the product, of its sizes and DataType; or absent.
         output_tensor: M x N matrices, FLOAT32 or FLOAT16.
     """
-
-    operator_type = "MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 
     a_tensor: BufferTensorDesc
     a_scale_tensor: BufferTensorDesc

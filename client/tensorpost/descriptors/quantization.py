@@ -74,7 +74,6 @@ class LinearQuantization(ElementWise):
 class ElementWiseQuantizeLinearOperatorDesc(LinearQuantization):
     """`DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR`: `round(x / Scale) + ZeroPoint` as 8 bits, saturated."""
 
-    operator_type = "ELEMENT_WISE_QUANTIZE_LINEAR"
     integers = ("zero_point_tensor", "output_tensor")
 
     @classmethod
@@ -95,7 +94,6 @@ class ElementWiseQuantizeLinearOperatorDesc(LinearQuantization):
 class ElementWiseDequantizeLinearOperatorDesc(LinearQuantization):
     """`DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR`: `(x - ZeroPoint) * Scale`, of integers of 8 to 32 bits."""
 
-    operator_type = "ELEMENT_WISE_DEQUANTIZE_LINEAR"
     integers = ("input_tensor", "zero_point_tensor")
 
     @classmethod
@@ -123,8 +121,6 @@ class ElementWiseQuantizedLinearAddOperatorDesc(OperatorDesc):
         output_zero_point_tensor: one element of the output's DataType; absent for 0.
         output_tensor: INT8 or UINT8, of A's sizes.
     """
-
-    operator_type = "ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 
     a_tensor: BufferTensorDesc
     a_scale_tensor: BufferTensorDesc
@@ -161,8 +157,6 @@ class DynamicQuantizeLinearOperatorDesc(OperatorDesc):
         output_scale_tensor: one FLOAT32: the range with 0 in it, in 255 steps.
         output_zero_point_tensor: one element of the output's DataType.
     """
-
-    operator_type = "DYNAMIC_QUANTIZE_LINEAR"
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -256,12 +250,10 @@ class BlockQuantization(OperatorDesc):
 class QuantizeOperatorDesc(BlockQuantization):
     """`DML_OPERATOR_QUANTIZE`: `round(x / Scale) + ZeroPoint` as 8 or 4 bits, halves to even, saturated."""
 
-    operator_type = "QUANTIZE"
     integer_tensor, number_tensor = "output_tensor", "input_tensor"
 
 
 class DequantizeOperatorDesc(BlockQuantization):
     """`DML_OPERATOR_DEQUANTIZE`: `(x - ZeroPoint) * Scale`, of integers of 8 or 4 bits."""
 
-    operator_type = "DEQUANTIZE"
     integer_tensor, number_tensor = "input_tensor", "output_tensor"

@@ -176,7 +176,6 @@ class RnnOperatorDesc(_OneState):
         direction: FORWARD, BACKWARD or BIDIRECTIONAL.
     """
 
-    operator_type = "RNN"
     gates = 1
     functions = ("TANH",)
 
@@ -196,7 +195,6 @@ class GruOperatorDesc(_OneState):
         linear_before_reset: `h = g(X Wh' + r * (H Rh' + Rbh) + Wbh)` instead.
     """
 
-    operator_type = "GRU"
     gates = 3
     functions = ("SIGMOID", "TANH")
 
@@ -224,7 +222,6 @@ class LstmOperatorDesc(Recurrent):
         couple_input_forget: `1 - i` is the forget gate.
     """
 
-    operator_type = "LSTM"
     gates = 4
     functions = ("SIGMOID", "TANH", "TANH")
 

@@ -61,8 +61,6 @@ class ReduceOperatorDesc(OperatorDesc):
         axes: dimensions; one that is there twice counts once.
     """
 
-    operator_type = "REDUCE"
-
     function: Annotated[ReduceFunction, CEnum("DML_REDUCE_FUNCTION_")]
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -131,13 +129,9 @@ class Positions(OperatorDesc):
 class ArgminOperatorDesc(Positions):
     """`DML_OPERATOR_ARGMIN`: the position of the smallest element along some axes; of NaN, if there is any."""
 
-    operator_type = "ARGMIN"
-
 
 class ArgmaxOperatorDesc(Positions):
     """`DML_OPERATOR_ARGMAX`: the position of the largest element along some axes; of NaN, if there is any."""
-
-    operator_type = "ARGMAX"
 
 
 class Selection(OperatorDesc):
@@ -181,8 +175,6 @@ class Selection(OperatorDesc):
 class TopKOperatorDesc(Selection):
     """`DML_OPERATOR_TOP_K`: the K largest elements of every line, largest first, and their positions."""
 
-    operator_type = "TOP_K"
-
 
 class TopK1OperatorDesc(Selection):
     """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and their positions.
@@ -190,7 +182,5 @@ class TopK1OperatorDesc(Selection):
     Attributes:
         axis_direction: INCREASING for the smallest first, DECREASING for the largest.
     """
-
-    operator_type = "TOP_K1"
 
     axis_direction: AxisDirectionField = AxisDirection.DECREASING

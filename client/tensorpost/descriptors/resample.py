@@ -201,7 +201,6 @@ class Upsample2DOperatorDesc(OperatorDesc):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "UPSAMPLE_2D"
     summary: ClassVar[str] = "scales height and width by whole numbers, nearest neighbour or bilinear."
 
     input_tensor: BufferTensorDesc
@@ -266,7 +265,6 @@ class ResampleOperatorDesc(ForwardResample):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE"
     summary: ClassVar[str] = "scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
 
     scales: FloatArray
@@ -280,7 +278,6 @@ class Resample1OperatorDesc(PixelOffsets, ForwardResample):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE1"
     summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
 
 
@@ -294,7 +291,6 @@ class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE2"
     summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets and rounding direction."
 
 
@@ -313,7 +309,6 @@ class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE3"
     summary: ClassVar[str] = "as RESAMPLE2, optionally in steps of halves against aliasing when shrinking."
 
     antialiased: Bool = False

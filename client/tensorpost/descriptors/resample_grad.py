@@ -45,7 +45,6 @@ class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE_GRAD"
     summary: ClassVar[str] = "the gradient of RESAMPLE1's input: the adjoint of RESAMPLE1, with the offsets exchanged."
 
 
@@ -56,5 +55,4 @@ class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "RESAMPLE_GRAD1"
     summary: ClassVar[str] = "the gradient of RESAMPLE2's input: the adjoint of RESAMPLE2, with the offsets exchanged."

@@ -41,8 +41,6 @@ class RoiPoolingOperatorDesc(OperatorDesc):
         pooled_size: cells of the grid.
     """
 
-    operator_type = "ROI_POOLING"
-
     input_tensor: BufferTensorDesc
     roi_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -167,8 +165,6 @@ class RoiAlignOperatorDesc(RoiAlignTensors):
             has elements, rounded up.
     """
 
-    operator_type = "ROI_ALIGN"
-
     out_of_bounds_input_value: Float
     minimum_samples_per_output: UInt
     maximum_samples_per_output: UInt
@@ -186,8 +182,6 @@ class RoiAlign1OperatorDesc(RoiAlignTensors):
             has elements, rounded up.
         align_regions_to_corners: whether the first and the last sample lie on the corners of the region.
     """
-
-    operator_type = "ROI_ALIGN1"
 
     input_pixel_offset: Float
     output_pixel_offset: Float
@@ -218,7 +212,6 @@ class RoiAlignGradOperatorDesc(RoiAligning):
         align_regions_to_corners: whether the first and the last sample lie on the corners of the region.
     """
 
-    operator_type = "ROI_ALIGN_GRAD"
     image_tensors = ("input_tensor", "output_gradient_tensor")
     grid_tensor = "input_gradient_tensor"
 

@@ -37,8 +37,6 @@ class CumulativeSummationOperatorDesc(Scan):
         has_exclusive_sum: whether the element itself is left out, so that the first result is 0.
     """
 
-    operator_type = "CUMULATIVE_SUMMATION"
-
     has_exclusive_sum: Bool = False
 
 
@@ -48,7 +46,5 @@ class CumulativeProductOperatorDesc(Scan):
     Attributes:
         has_exclusive_product: whether the element itself is left out, so that the first result is 1.
     """
-
-    operator_type = "CUMULATIVE_PRODUCT"
 
     has_exclusive_product: Bool = False

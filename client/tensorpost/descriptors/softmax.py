@@ -38,19 +38,13 @@ class LineActivation(UnaryWithoutScale):
 class ActivationSoftmaxOperatorDesc(LineActivation):
     """`DML_OPERATOR_ACTIVATION_SOFTMAX`: `e^x / sum(e^x)` along the last dimension."""
 
-    operator_type = "ACTIVATION_SOFTMAX"
-
 
 class ActivationLogSoftmaxOperatorDesc(LineActivation):
     """`DML_OPERATOR_ACTIVATION_LOG_SOFTMAX`: `ln(e^x / sum(e^x))` along the last dimension."""
 
-    operator_type = "ACTIVATION_LOG_SOFTMAX"
-
 
 class ActivationHardmaxOperatorDesc(LineActivation):
     """`DML_OPERATOR_ACTIVATION_HARDMAX`: 1 for the first largest element along the last dimension, else 0."""
-
-    operator_type = "ACTIVATION_HARDMAX"
 
 
 class AxesActivation(UnaryWithoutScale):
@@ -75,16 +69,10 @@ class AxesActivation(UnaryWithoutScale):
 class ActivationSoftmax1OperatorDesc(AxesActivation):
     """`DML_OPERATOR_ACTIVATION_SOFTMAX1`: `e^x / sum(e^x)` along some dimensions together."""
 
-    operator_type = "ACTIVATION_SOFTMAX1"
-
 
 class ActivationLogSoftmax1OperatorDesc(AxesActivation):
     """`DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1`: `ln(e^x / sum(e^x))` along some dimensions together."""
 
-    operator_type = "ACTIVATION_LOG_SOFTMAX1"
-
 
 class ActivationHardmax1OperatorDesc(AxesActivation):
     """`DML_OPERATOR_ACTIVATION_HARDMAX1`: 1 for the first largest element along some dimensions, else 0."""
-
-    operator_type = "ACTIVATION_HARDMAX1"

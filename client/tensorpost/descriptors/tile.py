@@ -37,7 +37,6 @@ class TileOperatorDesc(OperatorDesc):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
-    operator_type = "TILE"
     summary: ClassVar[str] = "repeats the whole input, Repeats[i] times along dimension i."
 
     input_tensor: BufferTensorDesc

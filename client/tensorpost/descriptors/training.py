@@ -47,8 +47,6 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         epsilon: usually 1e-8.
     """
 
-    operator_type = "ADAM_OPTIMIZER"
-
     input_parameters_tensor: BufferTensorDesc
     input_first_moment_tensor: BufferTensorDesc
     input_second_moment_tensor: BufferTensorDesc
@@ -100,8 +98,6 @@ class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):
         epsilon: added to the variance.
         fused_activation: applied to the result; absent for none.
     """
-
-    operator_type = "BATCH_NORMALIZATION_TRAINING"
 
     input_tensor: BufferTensorDesc
     scale_tensor: BufferTensorDesc
@@ -183,13 +179,9 @@ class BatchNormalizationGradient(OperatorDesc):
 class BatchNormalizationGradOperatorDesc(BatchNormalizationGradient):
     """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: gradients where mean and variance are constants."""
 
-    operator_type = "BATCH_NORMALIZATION_GRAD"
-
 
 class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
     """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: gradients where both are the input's own."""
-
-    operator_type = "BATCH_NORMALIZATION_TRAINING_GRAD"
 
 
 class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
@@ -205,8 +197,6 @@ class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
         beta: usually 0.75.
         bias: usually 1.
     """
-
-    operator_type = "LOCAL_RESPONSE_NORMALIZATION_GRAD"
 
     cross_channel: Bool
     local_size: UInt

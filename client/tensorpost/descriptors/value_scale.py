@@ -26,8 +26,6 @@ class ValueScale2DOperatorDesc(OperatorDesc):
         bias: what is added to the elements of each channel.
     """
 
-    operator_type = "VALUE_SCALE_2D"
-
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     scale: Float
