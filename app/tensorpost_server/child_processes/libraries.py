@@ -84,7 +84,7 @@ def close_libraries() -> None:
 
 
 def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
-    """See `_onnx_package.schema_version`."""
+    """See `tensorpost.values.onnx_package.schema_version`."""
     _require_onnx()
     answer, _ = ONNX.call(
         "version_of_schema", {"op_type": op_type, "opset": opset}, subject=op_type[:60], memory_bytes=_INFER_BYTES
@@ -97,7 +97,7 @@ def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
 
 
 def _infer_model(node: Mapping[str, Any]) -> InferredModel:
-    """See `_onnx_package.infer_model`."""
+    """See `tensorpost.values.onnx_package.infer_model`."""
     _require_onnx()
     constants = sum([len(values) for _, _, values in node["constants"]])
     try:
