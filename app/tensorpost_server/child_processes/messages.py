@@ -7,6 +7,7 @@ head is JSON and not pickle, so that a child process cannot make the server run 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -74,18 +75,26 @@ def receive(message: bytes, segment: SharedSegment | None) -> tuple[dict[str, An
         head = cast("dict[str, Any]", json.loads(message[4 : 4 + length]))
         at = 4 + length
         arrays: list[Any] = []
-        for kind, shape, offset in head["arrays"]:
+        for kind, sizes, offset in head["arrays"]:
             dtype = data_type(kind).dtype
-            count = int(np.prod(shape, dtype=object)) if shape else 1
+            shape = [_whole_number(size) for size in sizes]
+            count = math.prod(shape)
             if not count:
-                arrays.append(np.empty(tuple(shape), dtype))
-            elif offset < 0:
-                arrays.append(np.frombuffer(message, dtype, count, at).reshape(tuple(shape)))
+                arrays.append(np.empty(shape, dtype))
+            elif offset == -1:
+                arrays.append(np.frombuffer(message, dtype, count, at).reshape(shape))
                 at += count * dtype.itemsize
             elif segment is None:
                 raise MalformedMessage("an array lies in shared memory, and there is none")
             else:
-                arrays.append(segment.array(kind, shape, offset))
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+                arrays.append(segment.array(kind, shape, _whole_number(offset)))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
         raise MalformedMessage(str(error)) from error
     return head, arrays
+
+
+def _whole_number(value: object) -> int:
+    """A size or an offset: NumPy takes a negative one for any that fits."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no size and no offset")
+    return value

@@ -166,16 +166,18 @@ class ChildProcess:
         self._connection.send_bytes(b"".join(send_parts(head, arrays, segment)))
         self._await(deadline, check)
         answer, views = receive(self._connection.recv_bytes(_MOST_HEAD_BYTES + output_bytes), segment)
+        if SharedSegment.bytes_of([view.nbytes for view in views]) > output_bytes:  # they are copied
+            raise MalformedMessage("the arrays are larger than was reserved")
+        found = [view.copy() for view in views]
+        del views
         if answer.get("retiring"):
-            self.close()  # the views stay
+            self.close()
+        elif segment is not None:
+            segment.trim()  # after a refusal, too: its inputs may be as large
         if (kind := answer.get("refused")) is not None:
             if kind == "memory":
                 raise ChildOutOfMemory
             raise FunctionRefused(str(kind), str(answer.get("message", "")))
-        found = [view.copy() for view in views]
-        del views
-        if segment is not None and not self._closed:
-            segment.trim()
         return answer, found
 
     def _await(self, deadline: float, check: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -59,7 +60,7 @@ class SharedSegment:
             ValueError: it does not lie in the memory.
         """
         dtype = data_type(kind).dtype
-        count = int(np.prod(shape, dtype=object)) if len(shape) else 1
+        count = math.prod(shape)
         end = offset + count * dtype.itemsize
         if self._map is None or len(self._map) < end:
             size = os.fstat(self.descriptor).st_size
