@@ -35,6 +35,7 @@ from tests.support.http_app import NPY, Serving, eventually, npy_bytes, request_
 
 from tensorpost_server import machine
 from tensorpost_server.http.access.api_keys import ApiKey, digest, new_key, write_keys
+from tensorpost_server.http.connection.call_slots import FEWEST_SLOTS
 from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
 
 MIB = 1 << 20
@@ -327,6 +328,60 @@ def test_an_answer_that_is_not_read_waits():
                 break
         eventually(lambda: not [*wire.frames()], "the connection is closed")
         eventually(server.idle, "its memory is released")
+
+
+def calls(count: int, repeats: int) -> bytes:
+    """Calls on a connection, from stream 1 on: each answer has so many times 16,000 bytes."""
+    body = message(request(raw=bytes(16_000), repeats=f"[{repeats}]"))
+    return b"".join([
+        frame(HEADERS, 4, number, head(b"ModelInfer")) + frame(DATA, 1, number, body)
+        for number in range(1, 2 * count, 2)
+    ])  # fmt: skip
+
+
+def computed(server: Serving) -> int:
+    """The calls that were computed."""
+    stats = server.ask(request_bytes("GET", "/v2/models/tile/stats", b"", {"host": "localhost"})).json()
+    return stats["model_stats"][0]["inference_count"]
+
+
+def test_a_connection_whose_answers_wait_computes_few_of_its_calls():
+    """A hundred were computed, and all answers were held."""
+    count = 60
+    with grpc_server() as (server, port), Http2Wire(port) as wire:
+        wire.send(calls(count, 64))
+        for number in range(201, 221, 2):  # streams that are idle take no slots
+            wire.call(number, b"ModelStreamInfer", None)
+        eventually(lambda: computed(server) > 0, "the first are computed")
+        time.sleep(0.3)
+        assert server.service.admission.requests_in_flight <= FEWEST_SLOTS
+        assert computed(server) <= FEWEST_SLOTS
+        assert one(port, message(SMALL)) == OK, "another connection"
+        wire.send(frame(SETTINGS, 0, 0, b"\0\4\x40\0\0\0") + frame(WINDOW, 0, 0, b"\x40\0\0\0"))
+        ended = [
+            number for kind, flags, number, _ in frames_until(wire, count) if kind == HEADERS and flags & 1
+        ]  # fmt: skip
+        assert sorted(ended) == [*range(1, 2 * count, 2)], "all are answered when it reads"
+
+
+def frames_until(wire: Http2Wire, count: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """Frames, until so many calls have ended."""
+    for found in wire.frames():
+        yield found
+        count -= found[0] == HEADERS and found[1] & 1
+        if not count:
+            return
+
+
+def test_a_caller_that_closes_while_it_does_not_read_is_noticed():
+    """Nothing was read from it either, so that its end was found out only when its answer was too slow."""
+    with grpc_server() as (server, port), Http2Wire(port) as wire:
+        wire.send(frame(SETTINGS, 0, 0, b"\0\4\x40\0\0\0") + frame(WINDOW, 0, 0, b"\x40\0\0\0"))
+        wire.send(calls(4, 2048))
+        eventually(lambda: computed(server) > 0, "an answer fills what the system holds")
+        time.sleep(0.3)
+        wire.socket.shutdown(socket.SHUT_WR)
+        eventually(server.idle, "its calls are ended")
 
 
 def test_silent_handshakes_of_tls():

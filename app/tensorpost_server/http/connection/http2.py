@@ -3,7 +3,8 @@
 A stream is a request and its response. Of its body a caller may send `WINDOW_BYTES` unasked; more when `receive_into`
 has memory for it. Header blocks are bounded in bytes, coded and decoded; streams of a connection in number; frames that
 carry nothing (settings, pings, resets, empty ones) by a rate, beyond which the connection ends with ENHANCE_YOUR_CALM.
-While a caller does not read, nothing more is read from it.
+While a caller does not read, few of its calls are computed (`CallSlots`), and while the transport holds bytes for it,
+nothing more is read from it. Its end is then looked for (`closed_by_peer`): the transport would not notice it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Literal, cast
 
+from .call_slots import CallSlots
 from .connection_budget import ConnectionBudget
 from .hpack import Fields, HeaderDecoder, InvalidHeaderBlock
+from .peer_close import closed_by_peer
 from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 
@@ -256,6 +259,7 @@ class Http2Connection(asyncio.Protocol):
         peer: the caller's address and port; None on a Unix socket.
         health_only: whether there was no room for it, so that it may ask for health only.
         streams: its requests that are not answered, by number.
+        slots: which of them are computed.
     """
 
     def __init__(self, shared: Http2Shared) -> None:
@@ -263,6 +267,7 @@ class Http2Connection(asyncio.Protocol):
         self.peer: tuple[str, int] | None = None
         self.health_only = False
         self.streams = dict[int, Stream]()
+        self.slots = CallSlots(shared.loop, MOST_STREAMS)
         self.transport = cast("asyncio.Transport", None)
         self._decoder = HeaderDecoder(MOST_HEADER_BYTES)
         self._rest = PREFACE  # bytes that have not come of the preface, then those of a frame that is not complete
@@ -317,9 +322,11 @@ class Http2Connection(asyncio.Protocol):
         del exc
         self.shared.connections.discard(self)
         self.shared.budget.remove(self)
+        self.slots.close()
         streams = [*self.streams.values()]
         self.streams.clear()
         for stream in streams:
+            stream.out.clear()
             if stream.task is not None:  # ending a request costs as much as beginning one
                 self.shared.turns.begin(self._address, stream.task.cancel)
         self._make_progress()
@@ -362,9 +369,11 @@ class Http2Connection(asyncio.Protocol):
 
     def _take_rest(self) -> bool:
         """Go on with what has arrived, in another turn of the event loop; False if the connection is closed."""
-        self._held = False
         if self.transport.is_closing():
             return False
+        if self._ends_with_its_caller():
+            return True
+        self._held = False
         if self._writable:
             self.transport.resume_reading()
         self.data_received(b"")
@@ -516,17 +525,29 @@ class Http2Connection(asyncio.Protocol):
             self.shared.turns.begin(self._address, partial(self._begin, stream, number))
 
     def _begin(self, stream: Stream, number: int) -> bool:
-        """Let the application answer a request; False if it was reset before its turn."""
-        if self.streams.get(number) is not stream:
+        """Let the application answer a request; False if it, or the connection, ended before its turn."""
+        if self.streams.get(number) is not stream or self.transport.is_closing():
             return False
+        if self._ends_with_its_caller():
+            return True
         stream.task = self.shared.loop.create_task(self._answer(stream))
         return True
 
     async def _answer(self, stream: Stream) -> None:
         try:
-            await self.shared.handle(stream)
+            await self.shared.turns.in_turn(self._address, self.shared.handle(stream))
+        except asyncio.CancelledError as error:
+            # The frames refer to answers, until garbage is collected.
+            raise error.with_traceback(None)  # noqa: B904 # it is the same exception
         finally:
             stream.task = None  # its exception refers to frames that refer to the stream, and to memory
+
+    def _ends_with_its_caller(self) -> bool:
+        """Abort if the caller has closed the connection, which the transport does not tell while it does not read."""
+        if (self._writable and not self._held) or not closed_by_peer(self.transport):
+            return False
+        self.transport.abort()
+        return True
 
     @property
     def _address(self) -> str | None:
@@ -592,6 +613,7 @@ class Http2Connection(asyncio.Protocol):
         stream.out.extend([memoryview(part) for part in parts if len(part)])
         stream.trailers = trailers
         self._flush(stream, number, b"" if head is None else _frame(_HEADERS, _END_HEADERS, number, head))
+        self.slots.adapt(is_sent=not stream.out)
 
     def _flush(self, stream: Stream, number: int, begin: bytes = b"") -> None:
         """Send what the windows and the transport let through."""
@@ -640,6 +662,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _forget(self, number: int) -> Stream | None:
         stream = self.streams.pop(number, None)
+        if stream is not None:
+            stream.out.clear()
         if not self.streams:
             self._idle_since = self.shared.loop.time()
             if self.shared.draining:
@@ -677,6 +701,8 @@ class Http2Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """End what is too slow, or idle for too long."""
         limits = self.shared.limits
+        if self._ends_with_its_caller():
+            return
         for stream in [*self.streams.values()]:
             stream.check(now, self.shared)
         unsent = self.transport.get_write_buffer_size()

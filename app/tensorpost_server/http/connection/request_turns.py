@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -57,9 +57,13 @@ class RequestTurns:
         """The application; a request of this address continues in its turn as well whenever it has waited."""
 
         async def in_turn(scope: Scope, receive: Receive, send: Send) -> None:
-            await _TakesTurns(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
+            await self.in_turn(address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
 
         return in_turn
+
+    def in_turn(self, address: str | None, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """The coroutine; each of its steps after the first waits for a turn of this address if there is no room."""
+        return _TakesTurns(self, address, coroutine)
 
     def take_room(self, cost: float = 1) -> bool:
         """Count a step of this cost that may be made at once; False if it has to wait."""

@@ -91,13 +91,13 @@ class GrpcCall:
         caller: whose call it is, for the budget.
     """
 
-    __slots__ = ("_admission", "_begun", "_stream", "_ticket", "caller", "fields", "peer")
+    __slots__ = ("_admission", "_begun", "_has_slot", "_stream", "_ticket", "caller", "fields", "peer")
 
     def __init__(self, stream: Stream, admission: Admission) -> None:
         self._stream, self._admission = stream, admission
         self.fields, self.peer = stream.fields, stream.connection.peer
         self.caller = ""
-        self._begun = False
+        self._begun = self._has_slot = False
         self._ticket: Ticket | None = None
 
     @property
@@ -125,7 +125,9 @@ class GrpcCall:
     # ---- messages in -------------------------------------------------------------------------------------------------
 
     async def read(self, most: int, setting: str, threads: CallerThreads) -> bytes | memoryview | None:
-        """The next message, plain; None after the last one. The memory of the one before is given back.
+        """The next message, plain; None after the last one. The slot and the memory of the one before are given back.
+
+        A message with tensors arrives, but for the first window, when its connection has a slot for it (`CallSlots`).
 
         Args:
             most: largest message, compressed and plain, bytes.
@@ -151,6 +153,9 @@ class GrpcCall:
                 raise Refused("INTERNAL", "the bytes before a message are not gRPC's")
             if length > most:
                 raise _too_large(length, most, setting)
+            if setting:
+                await stream.connection.slots.take()
+                self._has_slot = True
             data = await self._receive(length)
             return data if not flag else await self._plain(data, most, setting, threads)
         except StreamEnded as ended:
@@ -204,7 +209,10 @@ class GrpcCall:
         return self._ticket
 
     def release(self) -> None:
-        """Give back what was reserved."""
+        """Give back the slot, and what was reserved."""
+        if self._has_slot:
+            self._has_slot = False
+            self._stream.connection.slots.give_back()
         if self._ticket is not None:
             self._ticket.release()
             self._ticket = None
