@@ -187,8 +187,11 @@ class Turns(Protocol):
 
     wanted: bool
 
-    def pause(self) -> None:
+    def pause(self, left: float = 0.0) -> None:
         """Return when it is the turn of this thread's computation again; at once if nobody else waits.
+
+        Args:
+            left: seconds of its turn that are left; above 0, it returns at once unless something shorter waits.
 
         Raises:
             Abandoned: the threads were stopped.
@@ -220,14 +223,15 @@ class _Turn:
         self.checks: list[Callable[[], object]] = []
 
     def end(self) -> None:
+        begin = now = time.monotonic()
         if self.turns is not None:
-            begin = time.monotonic()
-            self.turns.pause()
-            self.away += time.monotonic() - begin
+            self.turns.pause(self.ends - begin)
+            now = time.monotonic()
+            self.away += now - begin
         self.raise_if_stopped()
         for check in self.checks:
             check()
-        self.ends = time.monotonic() + TURN_SECONDS
+        self.ends = self.ends + now - begin if begin < self.ends else now + TURN_SECONDS
 
     def raise_if_stopped(self) -> None:
         if self.stop.is_set():
