@@ -351,9 +351,11 @@ class WorkerThreads:
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
         if len(self._running) >= self._count:
-            if any([cost < each.cost / 2 for each in self._running]):
-                self.wanted = True
-            self._wake_watcher()
+            if self._turns:
+                for each in self._running:
+                    if cost < each.cost / 2:
+                        self.wanted = True
+                self._wake_watcher()
         elif self._idle:
             self._idle -= 1  # here, not when it wakes: the next call must not count on the same thread
             self._any_waits.notify()
@@ -365,7 +367,7 @@ class WorkerThreads:
         if self._watcher_idle:
             self._watcher_idle = False
             self._one_waits_long.notify()
-        elif self._watcher is None and self._turns:
+        elif self._watcher is None:
             self._watcher = self._start(self._watch, "watch")
 
     def _start(self, target: Callable[[], None], suffix: str) -> threading.Thread:
@@ -379,17 +381,19 @@ class WorkerThreads:
             return None
         if self._urgent:
             return self._urgent.popleft()
-        return self._queue.take(self._may_begin if self._turns else None)
+        limited = self._overdue or len(self._threads) >= MOST_THREADS
+        return self._queue.take(self._may_begin if limited else None)
 
     def _run_any(self) -> None:
         if self._priority is not None:
             os.setpriority(os.PRIO_PROCESS, 0, self._priority)
-        thread = threading.get_ident()
+        thread, current = threading.get_ident(), self._current
         call: _QueuedCall | None = None
         while True:
             with self._lock:
                 if call is not None:
-                    self._charge(call)
+                    if call.calls is not None:
+                        self._charge(call)
                     (self._overdue if call.place is _Place.LOST else self._running).remove(call)
                     call = None  # it holds the result, and the request's memory
                 while (call := self._next()) is None:
@@ -402,16 +406,17 @@ class WorkerThreads:
                         return
                     self._idle += 1
                     self._any_waits.wait()
-                if self._begin_turn(call):
+                if call.turn_begins is not None:
+                    self._begin_turn(call)
                     call = None  # it goes on, on its own thread
                     continue
-                self._take_place(call)
-                call.thread = thread
-                if len(self._queue) and len(self._running) >= self._count:  # queued when a place was free
+                self._running.append(call)
+                call.since, call.thread = time.monotonic(), thread
+                if self._turns and len(self._running) >= self._count and len(self._queue):  # since a place was free
                     self._wake_watcher()
-            self._current.call = call
+            current.call = call
             call.run()
-            self._current.call = None
+            current.call = None
 
     def _run_small(self) -> None:
         while True:
