@@ -156,6 +156,141 @@ def test_a_caller_has_so_many_calls_without_blocks_at_a_time(threads: WorkerThre
         threads.close(flow)
 
 
+class AtOnce:
+    """How many calls have begun and not ended, at most."""
+
+    def __init__(self) -> None:
+        self.lock, self.now, self.most = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+def test_calls_shorter_than_a_turn_end_before_what_is_as_long_begins(
+    threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch
+):
+    """Each gave way to the next after its first block and was queued as long: all began, and small calls came last."""
+    monkeypatch.setattr(base, "TURN_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_threads, "TURN_SECONDS", PATIENCE)
+    flows = [threads.open(f"caller {number // 2}") for number in range(8)]
+    at_once, begun, asked = AtOnce(), threading.Event(), threading.Event()
+
+    def slice_of_blocks() -> None:
+        with at_once:
+            begun.set()
+            assert asked.wait(PATIENCE)
+            for _ in range(10):
+                time.sleep(0.0005)
+                go_on()
+
+    running = [threads.submit(flows[0], LONG, in_turns, threads, slice_of_blocks)]
+    assert begun.wait(PATIENCE)
+    running += [threads.submit(flow, LONG, in_turns, threads, slice_of_blocks) for flow in flows[1:]]
+    asked.set()
+    for each in running:
+        each.result(PATIENCE)
+
+    assert at_once.most == 1
+    for flow in flows:
+        threads.close(flow)
+
+
+def test_a_small_call_keeps_its_turn_beside_long_ones(threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(base, "TURN_SECONDS", PATIENCE)
+    monkeypatch.setattr(worker_threads, "TURN_SECONDS", PATIENCE)
+    mallory, alice = [threads.open("mallory") for _ in range(4)], threads.open("alice", small=True)
+    begun, asked, ended = threading.Event(), threading.Event(), list[str]()
+
+    def made(name: str) -> None:
+        begun.set()
+        assert asked.wait(PATIENCE)
+        for _ in range(10):
+            time.sleep(0.0005)
+            go_on()
+        ended.append(name)
+
+    running = [threads.submit(alice, 1e-4, in_turns, threads, made, "small")]
+    assert begun.wait(PATIENCE)
+    running += [threads.submit(flow, LONG, in_turns, threads, made, "long") for flow in mallory]
+    asked.set()
+    for each in running:
+        each.result(PATIENCE)
+
+    assert ended == ["small", *["long"] * 4]
+    for flow in (*mallory, alice):
+        threads.close(flow)
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="tells no other thread's processor time")
+def test_a_call_that_gets_no_processor_keeps_its_place(threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch):
+    """By the clock, each took too long as soon as processors were busy, and 16 more made all of them slower."""
+    monkeypatch.setattr(worker_threads, "OVERDUE_SECONDS", 0.1)
+    flows, at_once = [threads.open(f"caller {number}") for number in range(4)], AtOnce()
+    begun = threading.Event()
+
+    def slow_by_the_clock() -> None:
+        with at_once:
+            begun.set()
+            time.sleep(0.2)  # less than `_OVERDUE_TIMES` times as long
+
+    running = [threads.submit(flows[0], 1e-4, slow_by_the_clock)]
+    assert begun.wait(PATIENCE)
+    running += [threads.submit(flow, 1e-4, slow_by_the_clock) for flow in flows[1:]]
+    for each in running:
+        each.result(PATIENCE)
+
+    assert at_once.most == 1
+    for flow in flows:
+        threads.close(flow)
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="tells no other thread's processor time")
+def test_a_call_that_uses_a_processor_loses_its_place(threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker_threads, "_OVERDUE_TIMES", 1e9)  # never by the clock
+    mallory, alice, done = threads.open("mallory"), threads.open("alice"), threading.Event()
+
+    def computes() -> str:
+        while not done.is_set():
+            sum(range(1000))
+        return "made"
+
+    long = threads.submit(mallory, LONG, computes)
+    for _ in range(3):
+        assert threads.submit(alice, 1e-4, int).result(PATIENCE) == 0
+    done.set()
+
+    assert long.result(PATIENCE) == "made"
+    threads.close(mallory)
+    threads.close(alice)
+
+
+def test_long_calls_take_the_places_of_no_more_than_there_are_places(threads: WorkerThreads):
+    flows, done = [threads.open(f"caller {number}") for number in range(6)], threading.Event()
+    at_once, alice = AtOnce(), threads.open("alice")
+
+    def without_blocks() -> None:
+        with at_once:
+            assert done.wait(PATIENCE)
+
+    running = [threads.submit(flow, LONG, without_blocks) for flow in flows]
+    time.sleep(0.5)  # several times as long as a call may keep its place
+    most = at_once.most
+    assert threads.submit(alice, 1e-4, int).result(PATIENCE) == 0  # what is short takes one
+    done.set()
+    for each in running:
+        each.result(PATIENCE)
+
+    assert most == 2
+    for flow in (*flows, alice):
+        threads.close(flow)
+
+
 def test_a_thread_that_waits_for_a_process_has_no_place(threads: WorkerThreads):
     mallory, alice = threads.open("mallory"), threads.open("alice")
     begun, done = threading.Event(), threading.Event()

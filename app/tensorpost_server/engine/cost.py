@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 from tensorpost.values.problems import LimitExceeded
 
-from ..forms.base import checked_each_turn, seconds_away
+from ..forms.base import ComputedSeconds
 from ..planning import Plan
 
 CHEAP_WORK = 1 << 26
@@ -79,7 +78,7 @@ class CostMeter:
         work = plan.work // max(1, len(plan.slices))
         taken = 0.0
 
-        def check(seconds: float = 0.0) -> None:
+        def check(seconds: float) -> None:
             if taken + seconds > self.max_seconds * self._threads:
                 raise LimitExceeded.of(
                     "the time of this request", round((taken + seconds) / self._threads), round(self.max_seconds),
@@ -88,15 +87,10 @@ class CostMeter:
 
         def compute_timed(index: int) -> memoryview:
             nonlocal taken
-            check()
-            begin, away = time.perf_counter(), seconds_away()
-
-            def computed() -> float:
-                return time.perf_counter() - begin - (seconds_away() - away)
-
-            with checked_each_turn(lambda: check(computed())):
+            check(0.0)
+            with ComputedSeconds(check) as computed:
                 block = compute(index)
-            seconds = computed()
+            seconds = computed.seconds
             taken += seconds
             if work >= _LEAST_WORK:
                 self._learn(plan.operator, seconds / work)

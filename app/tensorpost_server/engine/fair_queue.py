@@ -77,6 +77,9 @@ class _Caller(Generic[T]):
 
         What was put back goes before all that costs as much or more: as few items as possible have begun.
         """
+        if len(self.waiting) == 1:
+            (only,) = self.waiting
+            return only if among is None or among(only) else None
         flows = [*self.waiting] if among is None else [flow for flow in self.waiting if among(flow)]
         best = min(flows, key=_finish, default=None)
         if best is None or best.begun or not (begun := [flow for flow in flows if flow.begun]):

@@ -2,9 +2,12 @@
 
 There are so many places for calls that compute. A call that has computed for a turn (`TURN_SECONDS`) gives its place to
 what waits, and waits in the queue for its next turn: its thread sleeps meanwhile, and another thread takes its place
-(`pause`, called between two blocks of the computation). A call that does not come to the end of a block loses its place
-after `OVERDUE_SECONDS`: it goes on, and the operating system shares the processors, until it pauses or ends. So nobody
-waits for a computation of another caller, whatever it computes.
+(`pause`, called between two blocks of the computation); so does a call within its turn, if what waits takes less than
+half of what is left of it. A call that does not come to the end of a block loses its place after `OVERDUE_SECONDS` of
+processor time: it goes on, and the operating system shares the processors, until it pauses or ends, or nothing waits.
+So nobody waits for a computation of another caller, whatever it computes.
+
+Processor time, since a call whose thread gets no processor is not long: displaced, it would leave still less to each.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from .fair_queue import FairQueue, Flow
 T = TypeVar("T")
 
 OVERDUE_SECONDS = TURN_SECONDS
-"""How long a call that does not pause keeps its place while others wait."""
+"""Processor time for which a call that does not pause keeps its place while others wait, from when that is noticed."""
+
+_OVERDUE_TIMES = 4
+"""How many times as long, by the clock, a call keeps its place that uses less processor time, or where none is told."""
 
 MOST_OVERDUE = 16
-"""Calls that go on without a place, at most; of each caller only as many as there are places, unless they are short."""
+"""Calls that go on without a place, at most. Long calls take the places of no more than there are places."""
 
 MOST_THREADS = 64
 """Threads of a worker, most of which sleep, from which on no further long call begins before one has ended."""
@@ -43,14 +49,22 @@ class _Place(enum.Enum):
 class _QueuedCall:
     """A call that waits for a thread, runs on one, or waits for its next turn there."""
 
-    __slots__ = ("args", "call", "calls", "cost", "future", "place", "since", "turn_begins")
+    __slots__ = ("args", "call", "calls", "cost", "future", "noticed", "place", "since", "thread", "turn_begins")
 
     def __init__(self, calls: Calls | None, cost: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.calls, self.cost, self.call, self.args = calls, cost, call, args
         self.future: Future[Any] = Future()
         self.place = _Place.HELD
         self.since = 0.0  # it has the place, by `time.monotonic`
+        self.thread = 0  # that runs it
+        self.noticed: tuple[float, float] | None = None  # that others wait for its place: by the clock, processor time
         self.turn_begins: threading.Event | None = None  # set for a call that has begun and waits for its turn
+
+    @property
+    def seconds_left(self) -> float:
+        """What it will compute from now on, by its estimate; as long as a turn if it has taken longer than that."""
+        left = self.cost - (time.monotonic() - self.since)
+        return left if left > 0 else TURN_SECONDS
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
@@ -70,6 +84,9 @@ Calls: TypeAlias = Flow[_QueuedCall]
 _NICER = 5
 """How much lower the priority of threads that compute or parse on processors is. They want processors for seconds; the
 event loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
+
+
+_TELLS_PROCESSOR_TIME = hasattr(time, "pthread_getcpuclockid")  # of another thread; Linux
 
 
 class _RunningCall(threading.local):
@@ -94,7 +111,8 @@ class WorkerThreads:
     def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool, turns: bool = False) -> None:
         self._count, self._name = count, name
         self.wanted = False
-        self._lower_priority = lower_priority
+        # Absolute, since a thread that is started by one of these inherits its priority.
+        self._priority = _lower_priority() if lower_priority and sys.platform == "linux" else None
         self._has_extra, self._turns = extra_small, turns
         self._queue: FairQueue[_QueuedCall] = FairQueue()
         self._urgent: deque[_QueuedCall] = deque()
@@ -163,7 +181,7 @@ class WorkerThreads:
                     self._extra_idle = False
                     self._small_waits.notify()
                     return waiting.future
-            self._wake_one()
+            self._wake_one(waiting.cost)
         return waiting.future
 
     def submit_first(self, call: Callable[..., T], *args: Any) -> Future[T]:
@@ -175,7 +193,7 @@ class WorkerThreads:
         waiting = _QueuedCall(None, 0.0, call, args)
         with self._lock:
             self._urgent.append(waiting)
-            self._wake_one()
+            self._wake_one(0.0)
         return waiting.future
 
     def stop(self) -> None:
@@ -198,17 +216,20 @@ class WorkerThreads:
 
     # ---- turns, of calls that run: see `Turns` -----------------------------------------------------------------------
 
-    def pause(self) -> None:
+    def pause(self, left: float = 0.0) -> None:
         """See `Turns.pause`; called by a call that these threads run, elsewhere without effect."""
-        self.wanted, call, turn_begins = False, self._current.call, None
+        call, turn_begins = self._current.call, None
         if call is None or call.calls is None:
             return
         with self._lock:
+            self.wanted = False
             alone = not (self._urgent or self._queue.has_others(call.calls))
             # A request that has been closed meanwhile gets no more turns: its call goes on, and finds that it must end.
             if self._stopping or call.calls.closed or (alone and call.place is _Place.HELD):
                 self._take_place(call)
-            elif self._waits_for_turn(call, call.calls):
+            elif left > 0 and call.place is _Place.HELD and not self._is_shorter(call):
+                self.wanted = any([each is not call and self._is_shorter(each) for each in self._running])
+            elif self._waits_for_turn(call, call.calls, call.seconds_left if left > 0 else TURN_SECONDS):
                 turn_begins = call.turn_begins
         if turn_begins is not None:
             turn_begins.wait()
@@ -227,13 +248,21 @@ class WorkerThreads:
                 call.place = _Place.GIVEN
                 self._asleep += 1
                 if not self._stopping:
-                    self._wake_one()
+                    self._wake_one(TURN_SECONDS)
 
-    def _waits_for_turn(self, call: _QueuedCall, calls: Calls) -> bool:
+    def _is_shorter(self, call: _QueuedCall) -> bool:
+        """Whether something waits that takes less than half of what is left of a call. The caller holds the lock."""
+        if self._urgent:
+            return True
+        most = call.seconds_left / 2
+        return self._queue.has_any(lambda flow: flow.cost < most and self._may_begin(flow))
+
+    def _waits_for_turn(self, call: _QueuedCall, calls: Calls, cost: float) -> bool:
         """Queue a call that runs for its next turn; False if it has that now. The caller holds the lock."""
         held = call.place is _Place.HELD
         self._charge(call)
-        self._queue.put_back(calls, TURN_SECONDS, call)
+        call.cost = cost
+        self._queue.put_back(calls, cost, call)
         handed: _QueuedCall | None = None
         if held or len(self._running) < self._count:
             handed = None if self._urgent else self._queue.take(self._may_begin)
@@ -249,8 +278,7 @@ class WorkerThreads:
         call.place, call.turn_begins = _Place.GIVEN, threading.Event()
         if handed is not None:
             self._urgent.appendleft(handed)
-            self.wanted = self._queue.has_any(_is_short)
-        self._wake_one()
+        self._wake_one(cost)
         return True
 
     def _take_place(self, call: _QueuedCall) -> None:
@@ -261,13 +289,12 @@ class WorkerThreads:
             self._asleep -= 1
         if call not in self._running:
             self._running.append(call)
-        call.place, call.since = _Place.HELD, time.monotonic()
+        call.place, call.since, call.noticed = _Place.HELD, time.monotonic(), None
 
     def _charge(self, call: _QueuedCall) -> None:
         """Count the time that a call has computed instead of its estimate. The caller holds the lock."""
         if call.calls is not None and call.place is not _Place.GIVEN:
             self._queue.charge(call.calls, time.monotonic() - call.since - call.cost)
-        call.cost = TURN_SECONDS  # if it is to go on
 
     def _begin_turn(self, call: _QueuedCall) -> bool:
         """Let a call that waits for its turn go on; False if it has not begun yet. The caller holds the lock."""
@@ -295,44 +322,53 @@ class WorkerThreads:
                     self._watcher_idle = True
                     self._one_waits_long.wait()
                     self._watcher_idle = False
-                    continue
-                overdue = time.monotonic() - OVERDUE_SECONDS
-                longest = min(self._running, key=lambda call: call.since)
-                if longest.since > overdue or not self._displace(longest):
-                    self._one_waits_long.wait(max(longest.since - overdue, TURN_SECONDS))
+                for call in [call for call in self._running if _is_overdue(call)]:
+                    self._displace(call)
+                self._one_waits_long.wait(OVERDUE_SECONDS)  # whatever happens meanwhile: it must not cost much
 
-    def _displace(self, call: _QueuedCall) -> bool:
-        """Take a call's place for what waits; False if nothing may have it. The caller holds the lock."""
+    def _displace(self, call: _QueuedCall) -> None:
+        """Take a call's place for what waits, if that may have it. The caller holds the lock."""
         if call.calls is None or len(self._overdue) >= MOST_OVERDUE:
-            return False
+            return
+        few = len(self._overdue) < self._count
         self._overdue.append(call)
-        others = self._queue.has_any(lambda flow: flow is not call.calls and self._may_begin(flow))
-        if not (self._urgent or others):
+        if not (
+            self._urgent
+            or self._queue.has_any(
+                lambda flow: flow is not call.calls and (few or _is_short(flow)) and self._may_begin(flow)
+            )
+        ):
             self._overdue.remove(call)
-            return False
+            return
         self._running.remove(call)
         call.place = _Place.LOST
-        self._wake_one()
-        return True
+        self._wake_one(TURN_SECONDS)
 
     # ---- threads -----------------------------------------------------------------------------------------------------
 
-    def _wake_one(self) -> None:
-        """Start or wake a thread for the queue. The caller holds the lock."""
+    def _wake_one(self, cost: float) -> None:
+        """Start or wake a thread for a call of this cost, which was queued. The caller holds the lock."""
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
         if len(self._running) >= self._count:
-            self.wanted = True
-            if self._watcher_idle:
-                self._watcher_idle = False
-                self._one_waits_long.notify()
-            elif self._watcher is None and self._turns:
-                self._watcher = self._start(self._watch, "watch")
+            if self._turns:
+                for each in self._running:
+                    if cost < each.cost / 2:
+                        self.wanted = True
+                self._wake_watcher()
         elif self._idle:
             self._idle -= 1  # here, not when it wakes: the next call must not count on the same thread
             self._any_waits.notify()
         elif len(self._threads) - self._asleep - len(self._overdue) < self._count:
             self._threads.append(self._start(self._run_any, str(len(self._threads))))
+
+    def _wake_watcher(self) -> None:
+        """Have the places watched, since calls wait for them. The caller holds the lock."""
+        if self._watcher_idle:
+            self._watcher_idle = False
+            self._one_waits_long.notify()
+        elif self._watcher is None:
+            self._watcher = self._start(self._watch, "watch")
 
     def _start(self, target: Callable[[], None], suffix: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=f"{self._name}_{suffix}", daemon=True)
@@ -345,33 +381,42 @@ class WorkerThreads:
             return None
         if self._urgent:
             return self._urgent.popleft()
-        return self._queue.take(self._may_begin if self._turns else None)
+        limited = self._overdue or len(self._threads) >= MOST_THREADS
+        return self._queue.take(self._may_begin if limited else None)
 
     def _run_any(self) -> None:
-        if sys.platform == "linux" and self._lower_priority:  # where a priority is a thread's own
-            os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
+        if self._priority is not None:
+            os.setpriority(os.PRIO_PROCESS, 0, self._priority)
+        thread, current = threading.get_ident(), self._current
         call: _QueuedCall | None = None
         while True:
             with self._lock:
                 if call is not None:
-                    self._charge(call)
+                    if call.calls is not None:
+                        self._charge(call)
                     (self._overdue if call.place is _Place.LOST else self._running).remove(call)
                     call = None  # it holds the result, and the request's memory
                 while (call := self._next()) is None:
                     if self._stopping:
                         return
+                    if self._overdue and len(self._running) < self._count:
+                        self._take_place(self._overdue[0])
                     if self._idle >= self._count:  # more were needed for calls that slept
                         self._threads.remove(threading.current_thread())
                         return
                     self._idle += 1
                     self._any_waits.wait()
-                if self._begin_turn(call):
+                if call.turn_begins is not None:
+                    self._begin_turn(call)
                     call = None  # it goes on, on its own thread
                     continue
-                self._take_place(call)
-            self._current.call = call
+                self._running.append(call)
+                call.since, call.thread = time.monotonic(), thread
+                if self._turns and len(self._running) >= self._count and len(self._queue):  # since a place was free
+                    self._wake_watcher()
+            current.call = call
             call.run()
-            self._current.call = None
+            current.call = None
 
     def _run_small(self) -> None:
         while True:
@@ -385,6 +430,24 @@ class WorkerThreads:
             call.run()
             self._extra_running = None
             del call
+
+
+def _is_overdue(call: _QueuedCall) -> bool:
+    """Whether a call has had its place for too long since this was asked first. The caller holds the lock.
+
+    So its thread is there, since that takes the lock before it ends.
+    """
+    now = time.monotonic()
+    used = time.clock_gettime(time.pthread_getcpuclockid(call.thread)) if _TELLS_PROCESSOR_TIME else 0.0
+    if call.noticed is None:
+        call.noticed = now, used
+        return False
+    seen, used_then = call.noticed
+    return used - used_then >= 0.9 * OVERDUE_SECONDS or now - seen >= _OVERDUE_TIMES * OVERDUE_SECONDS
+
+
+def _lower_priority() -> int:
+    return min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
 
 
 def _is_short(flow: Calls) -> bool:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from tensorpost.values.layout import Layout
 
@@ -187,8 +187,11 @@ class Turns(Protocol):
 
     wanted: bool
 
-    def pause(self) -> None:
+    def pause(self, left: float = 0.0) -> None:
         """Return when it is the turn of this thread's computation again; at once if nobody else waits.
+
+        Args:
+            left: seconds of its turn that are left; above 0, it returns at once unless something shorter waits.
 
         Raises:
             Abandoned: the threads were stopped.
@@ -217,17 +220,18 @@ class _Turn:
         self.stop, self.turns = stop, turns
         self.ends = time.monotonic() + TURN_SECONDS
         self.away = 0.0
-        self.checks: list[Callable[[], object]] = []
+        self.checks: list[ComputedSeconds] = []
 
     def end(self) -> None:
+        begin = now = time.monotonic()
         if self.turns is not None:
-            begin = time.monotonic()
-            self.turns.pause()
-            self.away += time.monotonic() - begin
+            self.turns.pause(self.ends - begin)
+            now = time.monotonic()
+            self.away += now - begin
         self.raise_if_stopped()
         for check in self.checks:
-            check()
-        self.ends = time.monotonic() + TURN_SECONDS
+            check.check()
+        self.ends = self.ends + now - begin if begin < self.ends else now + TURN_SECONDS
 
     def raise_if_stopped(self) -> None:
         if self.stop.is_set():
@@ -241,38 +245,60 @@ class _ThreadTurns(threading.local):
 _CURRENT = _ThreadTurns()
 
 
-@contextmanager
-def stoppable(stop: threading.Event, turns: Turns | None = None) -> Generator[None]:
+class stoppable:  # noqa: N801 # used as a function; a generator would take twice as long, for every slice
     """Inside, computations of this thread end early with `Abandoned` once `stop` is set.
 
     Args:
         stop: set when the result is not needed any more.
         turns: the threads whose other computations may run between two blocks; None if this one keeps its thread.
     """
-    before, _CURRENT.turn = _CURRENT.turn, _Turn(stop, turns)
-    try:
-        yield
-    finally:
-        _CURRENT.turn = before
+
+    __slots__ = ("_before", "_turn")
+
+    def __init__(self, stop: threading.Event, turns: Turns | None = None) -> None:
+        self._turn = _Turn(stop, turns)
+
+    def __enter__(self) -> None:
+        self._before, _CURRENT.turn = _CURRENT.turn, self._turn
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.turn = self._before
 
 
-@contextmanager
-def checked_each_turn(check: Callable[[], object]) -> Generator[None]:
-    """Inside, `check` is called after each turn of a computation of this thread, and may raise to end it."""
-    turn = _CURRENT.turn
-    if turn is None:
-        yield
-        return
-    turn.checks.append(check)
-    try:
-        yield
-    finally:
-        turn.checks.remove(check)
+class ComputedSeconds:
+    """How long a computation of this thread computes, without the time in which others have the thread.
 
+    As a context manager, it begins, and `check` is called with the seconds after each turn of the computation.
 
-def seconds_away() -> float:
-    """How long computations of others have had this thread since `stoppable` began."""
-    return 0.0 if _CURRENT.turn is None else _CURRENT.turn.away
+    Args:
+        check: may raise to end the computation.
+    """
+
+    __slots__ = ("_away", "_begin", "_check", "_turn")
+
+    def __init__(self, check: Callable[[float], object]) -> None:
+        self._check, self._turn = check, _CURRENT.turn
+        self._away = 0.0 if self._turn is None else self._turn.away
+        self._begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        away = 0.0 if self._turn is None else self._turn.away - self._away
+        return time.perf_counter() - self._begin - away
+
+    def check(self) -> None:
+        """Call the check."""
+        self._check(self.seconds)
+
+    def __enter__(self) -> Self:
+        if self._turn is not None:
+            self._turn.checks.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._turn is not None:
+            self._turn.checks.remove(self)
 
 
 def go_on() -> None:

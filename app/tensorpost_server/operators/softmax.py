@@ -50,8 +50,9 @@ def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
 
 
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
-    wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
-    if x.dtype.name != wide:
+    kind = x.dtype.char  # a type's name takes longer to make than a small softmax's maximum
+    wide = "float64" if kind == "d" else "float32"  # which ONNX has
+    if kind not in "df":
         x = in_blocks(xp, same, xp.empty_like(x, dtype=wide), x)
     shifted = in_blocks(xp, xp.subtract, xp.empty_like(x), x, xp.max(x, axis=axes, keepdims=True))
     powers = in_blocks(xp, xp.exp, xp.empty_like(x) if logarithm else shifted, shifted)
