@@ -18,7 +18,7 @@ from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTim
 from ...engine import Admission, Ticket
 from ...settings import setting_variable
 from ..connection.hpack import literal
-from ..connection.http2 import Stream, StreamEnded
+from ..connection.http2_stream import Stream, StreamEnded
 from ..error_responses import status_of
 from ..parse_threads import CallerThreads
 from .content_coding import Coding, decompressed

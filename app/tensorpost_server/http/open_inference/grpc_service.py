@@ -26,7 +26,8 @@ from ...settings import setting_variable
 from ..bounded_cache import BoundedCache
 from ..caller_address import FORWARDED_FOR, network_of
 from ..connection.acceptor import Acceptor
-from ..connection.http2 import Http2Connection, Http2Shared, Stream
+from ..connection.http2 import Http2Connection, Http2Shared
+from ..connection.http2_stream import Stream
 from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
