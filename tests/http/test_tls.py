@@ -214,6 +214,36 @@ def test_only_callers_with_a_certificate_of_the_issuer(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@needs_openssl
+def test_grpc_takes_only_callers_with_a_certificate_of_the_issuer(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    make_certificate(tmp_path, "issuer")
+    make_certificate(tmp_path, "ours", "issuer")
+    used = make_certificate(tmp_path, "server", "issuer")
+    make_certificate(tmp_path, "other")
+    make_certificate(tmp_path, "stranger", "other")
+    settings = {"TENSORPOST_TLS_CLIENT_CA": str(tmp_path / "issuer.crt"), "TENSORPOST_GRPC_PORT": "0"}
+
+    def is_live(address: str, own: str | None) -> bool:
+        files = () if own is None else [(tmp_path / f"{own}.{kind}").read_bytes() for kind in ("key", "crt")]
+        credentials = grpc.ssl_channel_credentials((tmp_path / "issuer.crt").read_bytes(), *files)
+        with grpc.secure_channel(address, credentials) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            return call(b"", timeout=PATIENCE) == b"\x08\x01"
+
+    with tls_server(used, **settings) as (server, _):
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        for own in (None, "stranger", "other"):
+            with pytest.raises(grpc.RpcError) as refused:
+                is_live(address, own)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert is_live(address, "ours")
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
