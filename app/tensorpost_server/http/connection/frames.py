@@ -51,7 +51,7 @@ class ConnectionFault(Exception):
         self.code = code
 
 
-class FrameHead(NamedTuple):
+class Http2FrameHead(NamedTuple):
     """The first nine bytes of a frame (section 4.1).
 
     Attributes:
@@ -67,7 +67,7 @@ class FrameHead(NamedTuple):
     number: int
 
 
-def head_at(data: bytes, at: int) -> FrameHead:
+def head_at(data: bytes, at: int) -> Http2FrameHead:
     """The head of the frame that begins there.
 
     Raises:
@@ -77,7 +77,7 @@ def head_at(data: bytes, at: int) -> FrameHead:
     length = whole >> 48
     if length > FRAME_BYTES:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length:,} bytes")
-    return FrameHead(length, whole >> 40 & 0xFF, whole >> 32 & 0xFF, whole & LARGEST_WINDOW)
+    return Http2FrameHead(length, whole >> 40 & 0xFF, whole >> 32 & 0xFF, whole & LARGEST_WINDOW)
 
 
 # ---- written -----------------------------------------------------------------------------------------------------
