@@ -385,7 +385,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _ends_with_its_caller(self) -> bool:
         """Abort if the caller has closed the connection, which the transport does not tell while it does not read."""
-        if (self._writable and not self._held) or not closed_by_peer(self.transport):
+        reads = self._writable and not self._held
+        if reads or self.transport.is_closing() or not closed_by_peer(self.transport):
             return False
         self.transport.abort()
         return True
