@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 
 FEWEST_SLOTS = 2
-"""Calls of a connection that are computed or sent at a time while an answer waits: one is computed while one is sent."""
+"""Calls of a connection at a time while an answer waits: one is computed while another one is sent."""
 
 
 class CallSlots:
