@@ -36,12 +36,12 @@ from .http.error_responses import (
     answer_out_of_memory,
     answer_unexpected,
 )
+from .http.grpc.grpc_service import GrpcServer
 from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.log_format import log_format
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
-from .http.open_inference.grpc_service import GrpcServer
 from .http.open_inference.model_operation import resolve_presets
 from .http.open_inference.models import ModelCatalogue
 from .http.open_inference.shared_memory import SharedMemory

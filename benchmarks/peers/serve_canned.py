@@ -13,7 +13,7 @@ import grpc.aio
 import numpy as np
 import uvloop
 
-from tensorpost_server.http.open_inference.grpc_messages import PACKAGE, grpc_messages
+from tensorpost_server.http.grpc.grpc_messages import PACKAGE, grpc_messages
 
 from .jobs import REPEATS, SHAPES, tensor
 

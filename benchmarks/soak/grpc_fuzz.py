@@ -22,7 +22,7 @@ import numpy as np
 from tests.attacks.test_grpc_attacks import SMALL, STRINGS, keys_of, request, strings
 from tests.support.http2 import DATA, HEADERS, PING, RESET, SETTINGS, Http2Wire, frame, head, message
 
-from tensorpost_server.http.open_inference.grpc_messages import METHODS, PACKAGE, grpc_messages
+from tensorpost_server.http.grpc.grpc_messages import METHODS, PACKAGE, grpc_messages
 
 from .. import servers
 from ..machine import BUSY, busy_cores

@@ -36,7 +36,7 @@ from tests.support.http_app import NPY, Serving, eventually, npy_bytes, request_
 from tensorpost_server import machine
 from tensorpost_server.http.access.api_keys import ApiKey, digest, new_key, write_keys
 from tensorpost_server.http.connection.call_slots import FEWEST_SLOTS
-from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
+from tensorpost_server.http.grpc.grpc_messages import grpc_messages
 
 MIB = 1 << 20
 STRINGS = 5_000_000

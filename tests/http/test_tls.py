@@ -214,6 +214,35 @@ def test_only_callers_with_a_certificate_of_the_issuer(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@needs_openssl
+def test_grpc_takes_only_callers_with_a_certificate_of_the_issuer(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    make_certificate(tmp_path, "issuer")
+    make_certificate(tmp_path, "ours", "issuer")
+    used = make_certificate(tmp_path, "server", "issuer")
+    make_certificate(tmp_path, "other")
+    make_certificate(tmp_path, "stranger", "other")
+    settings = {"TENSORPOST_TLS_CLIENT_CA": str(tmp_path / "issuer.crt"), "TENSORPOST_GRPC_PORT": "0"}
+
+    def is_live(address: str, own: str) -> bool:
+        files = [(tmp_path / name).read_bytes() for name in ("issuer.crt", f"{own}.key", f"{own}.crt")]
+        credentials = grpc.ssl_channel_credentials(*files)
+        with grpc.secure_channel(address, credentials) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            return call(b"", timeout=PATIENCE) == b"\x08\x01"
+
+    with tls_server(used, **settings) as (server, _):
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        with pytest.raises(grpc.RpcError) as refused:
+            is_live(address, "stranger")
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert is_live(address, "ours")
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

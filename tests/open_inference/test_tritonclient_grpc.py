@@ -15,7 +15,7 @@ import pytest
 from tests.support.http_app import Serving, eventually, serving
 from tests.support.replays import count_replays
 
-from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
+from tensorpost_server.http.grpc.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its code was generated for another major version of protobuf

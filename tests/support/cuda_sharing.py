@@ -212,7 +212,7 @@ def _refusals(server: Asker, source: Memory, target: Memory, x: Array) -> None:
 def _by_grpc(port: int, memory: Memory) -> None:
     import grpc
 
-    from tensorpost_server.http.open_inference.grpc_messages import METHODS, PACKAGE, grpc_messages
+    from tensorpost_server.http.grpc.grpc_messages import METHODS, PACKAGE, grpc_messages
 
     messages: Any = grpc_messages()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

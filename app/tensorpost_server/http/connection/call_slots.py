@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-FEWEST_SLOTS = 4
-"""Calls of a connection that are computed or sent at a time while an answer waits: as many as HTTP/1 reads ahead."""
+FEWEST_SLOTS = 2
+"""Calls of a connection at a time while an answer waits: one is computed while another one is sent."""
 
 
 class CallSlots:

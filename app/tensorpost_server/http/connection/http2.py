@@ -11,80 +11,67 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from enum import IntEnum
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from .call_slots import CallSlots
 from .connection_budget import ConnectionBudget
+from .frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    HEAD_BYTES,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_WINDOW,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    PING,
+    PREFACE,
+    PUSH,
+    RESET,
+    SETTINGS,
+    SMALLEST_FRAME_BYTES,
+    WINDOW,
+    WINDOW_BYTES,
+    ConnectionFault,
+    ErrorCode,
+    frame,
+    frame_head,
+    goaway_frame,
+    head_at,
+    header_block,
+    increment_of,
+    request_fields,
+    reset_frame,
+    settings_frame,
+    settings_of,
+    window_frame,
+    without_padding,
+)
 from .hpack import Fields, HeaderDecoder, InvalidHeaderBlock
+from .http2_stream import Stream
 from .peer_close import closed_by_peer
 from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-WINDOW_BYTES = 65_535
-"""Bytes of a body that may arrive before anybody has asked for them: RFC 9113's initial window."""
-FRAME_BYTES = 65_536
-"""Largest payload of a frame that is received."""
 MOST_STREAMS = 128
 """Requests of one connection at a time; RFC 9113 advises 100 or more."""
 MOST_HEADER_BYTES = 16_384
 """Largest header block, coded and decoded: what gRPC's own servers take."""
 
 _CONNECTION_WINDOW = 4 << 20  # bytes of all bodies of a connection that may be on their way
-_MOST_TAKEN, _FRAME_COST = (
-    16.0,
-    1 / 16,
-)  # requests and frames of a connection that are taken in a turn of the event loop
+_MOST_TAKEN, _FRAME_COST = 16.0, 1 / 16  # requests and frames of a connection that are taken in a turn of the loop
 _MOST_EMPTY_FRAMES, _EMPTY_FRAMES_PER_SECOND = 1000.0, 1000.0
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
 _MOST_WRITTEN = 256 << 10  # bytes that are written before it is seen whether the caller reads
-_LARGEST_WINDOW = 2**31 - 1
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-_MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
-_PRIORITY_BYTES = 5  # before a header block (section 6.2)
-_FORBIDDEN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 _log = logging.getLogger(__name__)
-
-
-class ErrorCode(IntEnum):
-    """RFC 9113, section 7."""
-
-    NO_ERROR = 0
-    PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
-    FLOW_CONTROL_ERROR = 3
-    STREAM_CLOSED = 5
-    FRAME_SIZE_ERROR = 6
-    REFUSED_STREAM = 7
-    CANCEL = 8
-    COMPRESSION_ERROR = 9
-    ENHANCE_YOUR_CALM = 11
-
-
-class StreamEnded(Exception):
-    """The server ended a request whose body it waited for.
-
-    Args:
-        reason: `slow`: the body came too slowly; `idle`: none came for too long; `room`: another request got its place.
-    """
-
-    def __init__(self, reason: Literal["slow", "idle", "room"]) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class _Fault(Exception):
-    """What the caller sent ends the connection."""
-
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class Http2Shared:
@@ -109,143 +96,6 @@ class Http2Shared:
         self.monitor = ConnectionMonitor(self.connections, self.budget, loop, limits.interval)
         self.turns = RequestTurns(loop)
         self.draining = False
-
-
-class Stream:
-    """A request, and its response.
-
-    Attributes:
-        connection: the connection of the stream.
-        fields: header fields by name, those of the pseudo-header among them; equal names joined by commas.
-        buffer: bytes of the body that have arrived and were not taken.
-        ended: whether the body is complete.
-        in_body: whether the application waits for the rest of something, whose rate is then looked at.
-    """
-
-    __slots__ = (
-        "_arrived", "_id", "_loop", "_moved", "_since", "_target", "_waiter", "buffer", "connection", "ended",
-        "failure", "fields", "in_body", "out", "send_window", "task", "trailers", "window",
-    )  # fmt: skip
-
-    def __init__(self, connection: Http2Connection, id_: int, fields: Mapping[bytes, bytes], send_window: int) -> None:
-        self.connection, self._id, self.fields, self._loop = connection, id_, fields, connection.shared.loop
-        self.buffer, self.ended, self.in_body = bytearray(), False, False
-        self.window, self.send_window = WINDOW_BYTES, send_window
-        self.out, self.trailers = deque[memoryview](), None
-        self.task: asyncio.Task[None] | None = None
-        self.failure: Literal["slow", "idle", "room"] | None = None
-        self._target: memoryview | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._arrived = self._moved = 0
-        self._since = 0.0
-
-    trailers: bytes | None
-
-    @property
-    def arrived(self) -> int:
-        """Bytes of the body that have arrived."""
-        return self._arrived
-
-    @property
-    def waits(self) -> bool:
-        """Whether the application waits for a part of the body."""
-        return self._waiter is not None
-
-    # ---- receiving ---------------------------------------------------------------------------------------------------
-
-    async def more(self) -> None:
-        """Wait until more of the body has arrived, or its end.
-
-        Raises:
-            StreamEnded: the server does not wait any longer.
-        """
-        self._waiter = self._loop.create_future()
-        self._since, self._moved = self._loop.time(), self._arrived
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self.failure is not None:
-            raise StreamEnded(self.failure)
-
-    async def receive_into(self, memory: memoryview) -> bool:
-        """Fill the memory with the next bytes of the body; False if it ends before.
-
-        Raises:
-            StreamEnded: the bytes came too slowly.
-        """
-        have = min(len(self.buffer), len(memory))
-        memory[:have] = self.buffer[:have]
-        del self.buffer[:have]
-        self._target = memory[have:]
-        try:
-            self.allow(len(self._target))
-            self.in_body = True
-            while len(self._target) and not self.ended:
-                await self.more()
-            return not len(self._target)
-        finally:
-            self._target, self.in_body = None, False
-
-    def allow(self, count: int) -> None:
-        """Let the caller send so many bytes of the body from now on."""
-        if not self.ended and self.window < count:
-            more = min(count, _LARGEST_WINDOW) - self.window
-            self.window += more
-            self.connection.write(_frame(_WINDOW, 0, self._id, more.to_bytes(4, "big")))
-
-    def take(self, data: memoryview) -> None:
-        """Bytes of the body have arrived."""
-        self._arrived += len(data)
-        target = self._target
-        if target is not None:
-            count = min(len(target), len(data))
-            target[:count] = data[:count]
-            self._target, data = target[count:], data[count:]
-            if count < len(target):
-                return
-        self.buffer += data
-        self._wake()
-
-    def end_body(self) -> None:
-        """The body is complete."""
-        self.ended = True
-        self._wake()
-
-    def fail(self, reason: Literal["slow", "idle", "room"]) -> None:
-        """Do not wait for the body any longer."""
-        if self.failure is None:
-            self.failure = reason
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def check(self, now: float, shared: Http2Shared) -> None:
-        """Fail if the body comes too slowly."""
-        if self._waiter is None:
-            return
-        limits = shared.limits
-        window = 2 * limits.receive_seconds
-        if not self.in_body:
-            if now - self._since >= shared.idle_seconds:
-                self.fail("idle")
-        elif now - self._since >= window:
-            if self._arrived - self._moved < max(1, limits.bytes_per_second * window):
-                self.fail("slow")
-            self._since, self._moved = now, self._arrived
-
-    # ---- sending -----------------------------------------------------------------------------------------------------
-
-    def respond(self, head: bytes | None, parts: Sequence[bytes | memoryview], trailers: bytes | None) -> None:
-        """Send a head, bytes of the body, and the trailers, each if there is any; with trailers the response ends."""
-        self.connection.respond(self, self._id, head, parts, trailers)
-
-    async def sent(self) -> None:
-        """Wait until the caller has taken what was sent, but for what the system and the transport hold."""
-        while self.out and self._id in self.connection.streams:
-            await self.connection.progress()
 
 
 class Http2Connection(asyncio.Protocol):
@@ -279,7 +129,7 @@ class Http2Connection(asyncio.Protocol):
         self._window = _CONNECTION_WINDOW
         self._unacknowledged = 0
         self._send_window = self._initial_window = WINDOW_BYTES
-        self._largest_frame = 16_384
+        self._largest_frame = SMALLEST_FRAME_BYTES
         self._credit, self._credit_since = _MOST_EMPTY_FRAMES, shared.loop.time()
         self._writable, self._closing = True, False
         self._written = self._moved = 0
@@ -310,12 +160,10 @@ class Http2Connection(asyncio.Protocol):
             return
         self.shared.monitor.start()
         settings = (
-            (_MAX_CONCURRENT_STREAMS, MOST_STREAMS), (_MAX_FRAME_SIZE, FRAME_BYTES),
-            (_MAX_HEADER_LIST_SIZE, MOST_HEADER_BYTES),
+            (MAX_CONCURRENT_STREAMS, MOST_STREAMS), (MAX_FRAME_SIZE, FRAME_BYTES),
+            (MAX_HEADER_LIST_SIZE, MOST_HEADER_BYTES),
         )  # fmt: skip
-        payload = b"".join([number.to_bytes(2, "big") + value.to_bytes(4, "big") for number, value in settings])
-        more = (_CONNECTION_WINDOW - WINDOW_BYTES).to_bytes(4, "big")
-        self.write(_frame(_SETTINGS, 0, 0, payload) + _frame(_WINDOW, 0, 0, more))
+        self.write(settings_frame(settings) + window_frame(0, _CONNECTION_WINDOW - WINDOW_BYTES))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed; its requests are cancelled."""
@@ -357,7 +205,7 @@ class Http2Connection(asyncio.Protocol):
                 if not data:
                     return
             self._rest = self._frames(self._rest + data if self._rest else data)
-        except _Fault as fault:
+        except ConnectionFault as fault:
             _log.info("a connection of gRPC from %s was ended: %s", self.peer, fault)
             self.go_away(fault.code)
             self.transport.close()
@@ -382,7 +230,7 @@ class Http2Connection(asyncio.Protocol):
     def _without_preface(self, data: bytes) -> bytes:
         count = min(len(self._rest), len(data))
         if data[:count] != self._rest[:count]:
-            raise _Fault(ErrorCode.PROTOCOL_ERROR, "the preface of HTTP/2 is missing")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the preface of HTTP/2 is missing")
         self._rest = self._rest[count:]
         if not self._rest:
             self._has_preface, self._rest = True, b""
@@ -393,56 +241,49 @@ class Http2Connection(asyncio.Protocol):
     def _frames(self, data: bytes) -> bytes:
         """Take all frames that are complete; the bytes after them."""
         at, end, view = 0, len(data), memoryview(data)
-        while end - at >= 9 and self._taken < _MOST_TAKEN:
-            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            if length > FRAME_BYTES:
-                raise _Fault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length:,} bytes")
-            after = at + 9 + length
+        while end - at >= HEAD_BYTES and self._taken < _MOST_TAKEN:
+            length, kind, flags, number = head_at(data, at)
+            after = at + HEAD_BYTES + length
             if after > end:
                 break
             self._taken += _FRAME_COST
-            kind, flags = data[at + 3], data[at + 4]
-            number = int.from_bytes(data[at + 5 : at + 9], "big") & _LARGEST_WINDOW
-            if self._block is not None and (kind != _CONTINUATION or number != self._block[0]):
-                raise _Fault(ErrorCode.PROTOCOL_ERROR, "a header block is not continued")
-            self._frame(kind, flags, number, view[at + 9 : after])
+            if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is not continued")
+            self._frame(kind, flags, number, view[at + HEAD_BYTES : after])
             at = after
             if self._closing:
                 return b""
         return data[at:]
 
     def _frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
-        if kind == _DATA:
+        if kind == DATA:
             self._data(flags, number, payload)
-        elif kind == _HEADERS:
-            payload = _unpadded(flags, payload)
-            if flags & _HAS_PRIORITY and len(payload) < _PRIORITY_BYTES:
-                raise _Fault(ErrorCode.FRAME_SIZE_ERROR, "a head is too short for its priority")
-            self._header_block(number, flags, payload[_PRIORITY_BYTES:] if flags & _HAS_PRIORITY else payload)
-        elif kind == _CONTINUATION:
+        elif kind == HEADERS:
+            self._header_block(number, flags, header_block(flags, payload))
+        elif kind == CONTINUATION:
             self._spend()
             if self._block is None:
-                raise _Fault(ErrorCode.PROTOCOL_ERROR, "nothing is continued")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "nothing is continued")
             _, begun, block = self._block
-            self._header_block(number, begun | flags & _END_HEADERS, payload, block)
-        elif kind == _WINDOW:
+            self._header_block(number, begun | flags & END_HEADERS, payload, block)
+        elif kind == WINDOW:
             self._more_window(number, payload)
-        elif kind == _SETTINGS:
+        elif kind == SETTINGS:
             self._settings(flags, number, payload)
-        elif kind == _PING:
+        elif kind == PING:
             self._spend()
             if len(payload) != 8 or number:
-                raise _Fault(ErrorCode.FRAME_SIZE_ERROR, "a ping is malformed")
-            if not flags & _ACK:
-                self.write(_frame(_PING, _ACK, 0, payload))
-        elif kind == _RESET:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a ping is malformed")
+            if not flags & ACK:
+                self.write(frame(PING, ACK, 0, payload))
+        elif kind == RESET:
             self._spend(_RESET_COST if number in self.streams else 1)
             if len(payload) != 4 or not 0 < number <= self._last:
-                raise _Fault(ErrorCode.PROTOCOL_ERROR, "a reset is malformed")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset is malformed")
             if (stream := self._forget(number)) is not None and stream.task is not None:
                 stream.task.cancel()
-        elif kind == _PUSH:
-            raise _Fault(ErrorCode.PROTOCOL_ERROR, "a caller pushes nothing")
+        elif kind == PUSH:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a caller pushes nothing")
         else:  # priorities, the end of the connection, and what is not known (section 5.5)
             self._spend()
 
@@ -452,35 +293,35 @@ class Http2Connection(asyncio.Protocol):
         more = (now - self._credit_since) * _EMPTY_FRAMES_PER_SECOND
         self._credit, self._credit_since = min(_MOST_EMPTY_FRAMES, self._credit + more) - cost, now
         if self._credit < 0:
-            raise _Fault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
     def _data(self, flags: int, number: int, payload: memoryview) -> None:
         size = len(payload)
         self._window -= size
         if self._window < 0:
-            raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than the connection's window")
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than the connection's window")
         self._unacknowledged += size
         if self._unacknowledged >= _CONNECTION_WINDOW // 2:
-            self.write(_frame(_WINDOW, 0, 0, self._unacknowledged.to_bytes(4, "big")))
+            self.write(window_frame(0, self._unacknowledged))
             self._window += self._unacknowledged
             self._unacknowledged = 0
-        if not size and not flags & _END_STREAM:
+        if not size and not flags & END_STREAM:
             self._spend()
         stream = self.streams.get(number)
         if stream is None:
             if not 0 < number <= self._last:
-                raise _Fault(ErrorCode.PROTOCOL_ERROR, "bytes of a request that has not begun")
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "bytes of a request that has not begun")
             return  # of one that was answered already
         if stream.ended:
-            raise _Fault(ErrorCode.STREAM_CLOSED, "bytes after the end of a request")
+            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "bytes after the end of a request")
         stream.window -= size
         if stream.window < 0:
-            raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than the request's window")
-        data = _unpadded(flags, payload)
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than the request's window")
+        data = without_padding(flags, payload)
         if data:
             self._credit += 1  # it may well be answered by a ping (how gRPC measures a line)
             stream.take(data)
-        if flags & _END_STREAM:
+        if flags & END_STREAM:
             stream.end_body()
 
     def _header_block(self, number: int, flags: int, part: memoryview, begun: bytearray | None = None) -> None:
@@ -488,22 +329,22 @@ class Http2Connection(asyncio.Protocol):
         if begun is not None:
             block += part
         if len(block) > MOST_HEADER_BYTES:
-            raise _Fault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
-        self._block = None if flags & _END_HEADERS else (number, flags, block)
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
+        self._block = None if flags & END_HEADERS else (number, flags, block)
         if self._block is not None:
             return
         try:
             fields = self._decoder.decode(bytes(block))
         except InvalidHeaderBlock as error:
-            raise _Fault(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from None
         stream = self.streams.get(number)
         if stream is not None:  # trailers
-            if stream.ended or not flags & _END_STREAM:
-                raise _Fault(ErrorCode.PROTOCOL_ERROR, "a second head of a request")
+            if stream.ended or not flags & END_STREAM:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a second head of a request")
             stream.end_body()
             return
         if number % 2 == 0:
-            raise _Fault(ErrorCode.PROTOCOL_ERROR, "a request has an even number")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a request has an even number")
         if number <= self._last:
             return  # trailers of one that was answered already
         self._last = number
@@ -512,16 +353,16 @@ class Http2Connection(asyncio.Protocol):
             request = self._requests[fields]
         else:
             self._requests.clear()  # of one that comes again and again there is one
-            request = self._requests[fields] = _request_fields(fields)
+            request = self._requests[fields] = request_fields(fields)
         if request is None:
             self._spend()
-            self.write(_reset(number, ErrorCode.PROTOCOL_ERROR))
+            self.write(reset_frame(number, ErrorCode.PROTOCOL_ERROR))
         elif len(self.streams) >= MOST_STREAMS or self.shared.draining:
             self._spend()
-            self.write(_reset(number, ErrorCode.REFUSED_STREAM))
+            self.write(reset_frame(number, ErrorCode.REFUSED_STREAM))
         else:
             stream = self.streams[number] = Stream(self, number, request, self._initial_window)
-            stream.ended = bool(flags & _END_STREAM)
+            stream.ended = bool(flags & END_STREAM)
             self.shared.turns.begin(self._address, partial(self._begin, stream, number))
 
     def _begin(self, stream: Stream, number: int) -> bool:
@@ -544,7 +385,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _ends_with_its_caller(self) -> bool:
         """Abort if the caller has closed the connection, which the transport does not tell while it does not read."""
-        if (self._writable and not self._held) or not closed_by_peer(self.transport):
+        reads = self._writable and not self._held
+        if reads or self.transport.is_closing() or not closed_by_peer(self.transport):
             return False
         self.transport.abort()
         return True
@@ -555,45 +397,35 @@ class Http2Connection(asyncio.Protocol):
 
     def _settings(self, flags: int, number: int, payload: memoryview) -> None:
         self._spend()
-        if number or len(payload) % 6 or (flags & _ACK and payload):
-            raise _Fault(ErrorCode.FRAME_SIZE_ERROR, "settings are malformed")
-        if flags & _ACK:
+        if number or len(payload) % 6 or (flags & ACK and payload):
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings are malformed")
+        if flags & ACK:
             return
-        for at in range(0, len(payload), 6):
-            setting, value = (
-                int.from_bytes(payload[at : at + 2], "big"),
-                int.from_bytes(payload[at + 2 : at + 6], "big"),
-            )
-            if setting == _INITIAL_WINDOW_SIZE:
-                if value > _LARGEST_WINDOW:
-                    raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "an initial window is too large")
+        for setting, value in settings_of(payload):
+            if setting == INITIAL_WINDOW_SIZE:
                 for stream in self.streams.values():
                     stream.send_window += value - self._initial_window
                 self._initial_window = value
-            elif setting == _MAX_FRAME_SIZE:
-                if not 16_384 <= value < 1 << 24:
-                    raise _Fault(ErrorCode.PROTOCOL_ERROR, "a largest frame is out of bounds")
+            elif setting == MAX_FRAME_SIZE:
                 self._largest_frame = min(value, _MOST_WRITTEN)
-        self.write(_frame(_SETTINGS, _ACK, 0, b""))
+        self.write(frame(SETTINGS, ACK, 0, b""))
         self._flush_all()
 
     def _more_window(self, number: int, payload: memoryview) -> None:
         self._spend()
-        more = int.from_bytes(payload, "big") & _LARGEST_WINDOW
-        if len(payload) != 4 or not more:
-            raise _Fault(ErrorCode.PROTOCOL_ERROR, "a window grows by nothing")
+        more = increment_of(payload)
         if number == 0:
             self._send_window += more
-            if self._send_window > _LARGEST_WINDOW:
-                raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
+            if self._send_window > LARGEST_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
             self._flush_all()
         elif (stream := self.streams.get(number)) is not None:
             stream.send_window += more
-            if stream.send_window > _LARGEST_WINDOW:
-                raise _Fault(ErrorCode.FLOW_CONTROL_ERROR, "a request's window is too large")
+            if stream.send_window > LARGEST_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a request's window is too large")
             self._flush(stream, number)
         elif number > self._last:
-            raise _Fault(ErrorCode.PROTOCOL_ERROR, "a window of a request that has not begun")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window of a request that has not begun")
 
     # ---- frames out --------------------------------------------------------------------------------------------------
 
@@ -612,7 +444,7 @@ class Http2Connection(asyncio.Protocol):
             return
         stream.out.extend([memoryview(part) for part in parts if len(part)])
         stream.trailers = trailers
-        self._flush(stream, number, b"" if head is None else _frame(_HEADERS, _END_HEADERS, number, head))
+        self._flush(stream, number, b"" if head is None else frame(HEADERS, END_HEADERS, number, head))
         self.slots.adapt(is_sent=not stream.out)
 
     def _flush(self, stream: Stream, number: int, begin: bytes = b"") -> None:
@@ -623,8 +455,8 @@ class Http2Connection(asyncio.Protocol):
                 break
             part = stream.out[0]
             count = min(len(part), room)
-            frames += [_frame_head(count, _DATA, 0, number), part[:count]]
-            size += 9 + count
+            frames += [frame_head(count, DATA, 0, number), part[:count]]
+            size += HEAD_BYTES + count
             self._send_window -= count
             stream.send_window -= count
             self._credit += 2  # for the windows that it opens, its own and the connection's
@@ -636,9 +468,9 @@ class Http2Connection(asyncio.Protocol):
                 self._write_all(frames, size)
                 frames, size = list[Any](), 0
         if not stream.out and stream.trailers is not None:
-            end = _frame(_HEADERS, _END_HEADERS | _END_STREAM, number, stream.trailers)
+            end = frame(HEADERS, END_HEADERS | END_STREAM, number, stream.trailers)
             if not stream.ended:  # the rest of the request is not wanted (section 8.1)
-                end += _reset(number, ErrorCode.NO_ERROR)
+                end += reset_frame(number, ErrorCode.NO_ERROR)
             self._write_all([*frames, end], size + len(end))
             self._forget(number)
         elif size:
@@ -694,7 +526,7 @@ class Http2Connection(asyncio.Protocol):
     def go_away(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
         """Say that no later request is answered."""
         self._closing = self._closing or code is not ErrorCode.NO_ERROR
-        self.write(_frame(_GOAWAY, 0, 0, self._last.to_bytes(4, "big") + code.to_bytes(4, "big")))
+        self.write(goaway_frame(self._last, code))
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -724,37 +556,3 @@ class Http2Connection(asyncio.Protocol):
                 self.transport.close()
             elif idle >= seconds:
                 self.go_away()  # a request that is under way is then sent again, on another connection
-
-
-def _frame_head(length: int, kind: int, flags: int, number: int) -> bytes:
-    return (length << 48 | kind << 40 | flags << 32 | number).to_bytes(9, "big")
-
-
-def _frame(kind: int, flags: int, number: int, payload: bytes | memoryview) -> bytes:
-    return _frame_head(len(payload), kind, flags, number) + payload
-
-
-def _reset(number: int, code: ErrorCode) -> bytes:
-    return _frame(_RESET, 0, number, code.to_bytes(4, "big"))
-
-
-def _unpadded(flags: int, payload: memoryview) -> memoryview:
-    if not flags & _PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise _Fault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _request_fields(fields: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
-    """The fields by name; None if they are malformed (section 8.2.1)."""
-    found, regular = dict[bytes, bytes](), False
-    for name, value in fields:
-        if name != name.lower() or name in _FORBIDDEN or b"\0" in value or b"\r" in value or b"\n" in value:
-            return None
-        pseudo = name[:1] == b":"
-        if pseudo and (regular or name in found):
-            return None
-        regular = regular or not pseudo
-        found[name] = value if name not in found else found[name] + b", " + value
-    return found if b":method" in found and b":path" in found and b":scheme" in found else None

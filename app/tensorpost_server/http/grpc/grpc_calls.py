@@ -18,10 +18,10 @@ from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTim
 from ...engine import Admission, Ticket
 from ...settings import setting_variable
 from ..connection.hpack import literal
-from ..connection.http2 import Stream, StreamEnded
+from ..connection.http2_stream import Stream, StreamEnded
 from ..error_responses import status_of
+from ..open_inference.content_coding import Coding, decompressed
 from ..parse_threads import CallerThreads
-from .content_coding import Coding, decompressed
 
 _PREFIX = 5  # bytes before a message: whether it is compressed, and its length
 _UNASKED_BYTES = 16_384

@@ -26,18 +26,19 @@ from ...settings import setting_variable
 from ..bounded_cache import BoundedCache
 from ..caller_address import FORWARDED_FOR, network_of
 from ..connection.acceptor import Acceptor
-from ..connection.http2 import Http2Connection, Http2Shared, Stream
+from ..connection.http2 import Http2Connection, Http2Shared
+from ..connection.http2_stream import Stream
 from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
+from ..open_inference.infer_format import JSON_LENGTH
+from ..open_inference.inference_wire import CODEC
 from ..parse_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..request_body import ClientDisconnected
 from ..service import Service
 from .grpc_calls import GrpcCall, OpenCalls, Refused
 from .grpc_codec import GrpcCodec, length_prefix, parsed, split_message
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
-from .infer_format import JSON_LENGTH
-from .inference_wire import CODEC
 
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SMALL_MESSAGE_BYTES = 64 * 1024  # of a request that holds no tensors

@@ -20,11 +20,11 @@ from ...engine import Worker
 from ...planning import Plan
 from ..calls.byte_strings import encode_strings
 from ..calls.call import PreparedHead, prepared_head
-from .content_coding import Coding
+from ..open_inference.content_coding import Coding
+from ..open_inference.infer_request import InferRequest, infer_request
+from ..open_inference.inference_answer import InferenceAnswer, OutputForm
+from ..open_inference.models import VERSION
 from .grpc_calls import Refused
-from .infer_request import InferRequest, infer_request
-from .inference_answer import InferenceAnswer, OutputForm
-from .models import VERSION
 
 _MEDIA_TYPE = "application/x-protobuf"
 _RAW_INPUT_CONTENTS, _RAW_OUTPUT_CONTENTS = 7, 6  # numbers of the fields
