@@ -47,7 +47,7 @@ FOLDERS: Mapping[str, Sequence[str]] = {  # the first prefix that fits
     SDK: ("contract", "client"),
 }
 ALWAYS = ("http", "conformance", "attacks")
-COMMAND_LINE = re.compile(r"command|_cli\b|_terminal|__main__|_files|_progress_bar")
+COMMAND_LINE = re.compile(r"command|__main__|progress_bar")
 OTHER: Mapping[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
