@@ -296,7 +296,8 @@ class Settings(BaseSettings):
         ge=1,
         le=64,
         description="Processes that read and write pictures by Pillow, one picture each at a time. They start with the "
-        "first pictures, and take some 40 MiB each beside memory_bytes. What ends such a process ends nothing else.",
+        "first pictures, and take some 40 MiB each beside memory_bytes; one more is started for small pictures when "
+        "all of them are at large ones. What ends such a process ends nothing else.",
     )
     picture_seconds: float = Field(
         default=120,
@@ -327,8 +328,8 @@ class Settings(BaseSettings):
         ge=1,
         le=64,
         description="Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the "
-        "threads of numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One process "
-        "more checks nodes with the package onnx.",
+        "threads of numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One more is "
+        "started for short calls when all of them are at long ones, and one checks nodes with the package onnx.",
     )
     onnx_ahead: bool = Field(
         default=True,

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,50 @@ def test_a_call_ends_after_its_time_and_when_nobody_waits_for_it(
         call(pool, endless, x, output_bytes=8 << 20, check=check)
     assert pool.state.ended["timed_out"] == 1
     assert pool.state.ended["abandoned"] == 1
+
+
+@linux
+def test_a_short_call_does_not_wait_for_long_ones() -> None:
+    """One caller's two nodes of 20 s held every process, and a 3 x 3 determinant of another caller for as long."""
+    x, endless = np.ones((1, 1, 700), np.float32), model("LpPool", 11, {"X": (1, 1, 700)}, **ENDLESS)
+    short = model("Det", 11, {"X": (2, 2)})
+    pool = ProcessPool("ONNX Runtime", ("onnxruntime",), seconds=60)
+    pool.open(2, ahead=True)
+
+    class Done(Exception):
+        """The short call has its result."""
+
+    done, waiting = threading.Event(), set[int]()
+
+    def check() -> None:
+        waiting.add(threading.get_ident())
+        if done.is_set():
+            raise Done
+
+    def compute() -> None:
+        with pytest.raises(Done):
+            call(pool, endless, x, output_bytes=8 << 20, check=check, long=True)
+
+    threads = [threading.Thread(target=compute) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(waiting) == 4, "two have a process, and two wait for one", 60)
+    try:
+        found = call(pool, short, np.eye(2, dtype=np.float32), check=give_up_at(time.monotonic() + 30))
+        assert found[0].tolist() == [1]
+        assert len(pool.pids) == 3
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        pool.close()
+
+
+def give_up_at(end: float) -> Callable[[], None]:
+    def check() -> None:
+        assert time.monotonic() < end, "a short call waits for long ones"
+
+    return check
 
 
 @linux

@@ -19,6 +19,7 @@ from typing import Any, cast
 from tensorpost.onnx.package import PackageCalls, call_package_by
 from tensorpost.values.onnx_package import InferredModel, SchemaVersion
 
+from ..forms.base import away_from_processor, raise_if_abandoned
 from .pictures import PICTURES
 from .process import FunctionRefused
 from .process_pool import ProcessPool
@@ -86,9 +87,11 @@ def close_libraries() -> None:
 def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
     """See `tensorpost.values.onnx_package.schema_version`."""
     _require_onnx()
-    answer, _ = ONNX.call(
-        "version_of_schema", {"op_type": op_type, "opset": opset}, subject=op_type[:60], memory_bytes=_INFER_BYTES
-    )
+    with away_from_processor():
+        answer, _ = ONNX.call(
+            "version_of_schema", {"op_type": op_type, "opset": opset}, subject=op_type[:60], memory_bytes=_INFER_BYTES,
+            check=raise_if_abandoned,
+        )  # fmt: skip
     match answer["version"]:
         case [int() as since, row]:
             return since, cast("dict[str, Any]", row)
@@ -101,10 +104,12 @@ def _infer_model(node: Mapping[str, Any]) -> InferredModel:
     _require_onnx()
     constants = sum([len(values) for _, _, values in node["constants"]])
     try:
-        answer, (model,) = ONNX.call(
-            "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
-            memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
-        )  # fmt: skip
+        with away_from_processor():
+            answer, (model,) = ONNX.call(
+                "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
+                memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
+                check=raise_if_abandoned,
+            )  # fmt: skip
     except FunctionRefused as refusal:  # the model is larger
         return InferredModel(refusal.message)
     outputs = [(name, kind, sizes) for name, kind, sizes in answer["outputs"]]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, EncodedImage
 from tensorpost.values.problems import InvalidFrame, NotAcceptable, from_problem
 
+from ..forms.base import away_from_processor, raise_if_abandoned
 from .process import FunctionRefused
 from .process_pool import ProcessPool
 
@@ -19,6 +20,8 @@ PICTURES = ProcessPool(
 
 _HEAD_BYTES_PER_PIXEL = 16
 """Canvases that libwebp takes for a head. Nothing is written to them before it decodes, so they take no pages."""
+_LONG_PIXELS = 1 << 18
+"""Pixels that a codec may take a second for: AVIF of noise."""
 _LEAST_BYTES = 64 << 20
 """Tables of codecs, Pillow's modules, and texts in a PNG, of which Pillow reads at most this much."""
 
@@ -62,8 +65,9 @@ def decode_picture(image: EncodedImage) -> NDArray[Any]:
     memory = _LEAST_BYTES + 2 * len(image.content) + image.working_bytes + 2 * size
     file = np.frombuffer(image.content, np.uint8)
     _, found = _call(
-        "decode_picture", {"name": image.name, "picture": said}, file, image.name, memory, size + 64, image.content
-    )
+        "decode_picture", {"name": image.name, "picture": said}, file, image.name, memory, size + 64, image.content,
+        height * width,
+    )  # fmt: skip
     (pixels,) = found
     if pixels.shape != image.shape or pixels.itemsize != image.depth // 8:
         raise InvalidFrame(f"{image.name} has other pixels than its head says")
@@ -84,7 +88,9 @@ def encode_picture(array: NDArray[Any], image_format: str) -> bytes:
     memory = _LEAST_BYTES + pixels * WORKING_BYTES_PER_PIXEL + 2 * most
     packed = np.ascontiguousarray(array)
     try:
-        _, (content,) = _call("encode_picture", {"format": image_format}, packed, "the output", memory, most)
+        _, (content,) = _call(
+            "encode_picture", {"format": image_format}, packed, "the output", memory, most, pixels=pixels
+        )
     except FunctionRefused as refused:
         raise NotAcceptable(f"the output cannot be written as {image_format}: {refused.message}") from None
     return content.tobytes()
@@ -92,14 +98,16 @@ def encode_picture(array: NDArray[Any], image_format: str) -> bytes:
 
 def _call(
     function: str, arguments: dict[str, Any], array: NDArray[Any], subject: str, memory: int, output: int = 0,
-    key: bytes = b"",
+    key: bytes = b"", pixels: int = 0,
 ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
     """A call of a process of Pillow; errors of ours that it answers with are raised."""
     if not PICTURES.installed:
         raise ModuleNotFoundError("No module named 'PIL'", name="PIL")
-    answer, arrays = PICTURES.call(
-        function, arguments, [array], subject=subject, memory_bytes=memory, output_bytes=output, key=key
-    )
+    with away_from_processor():
+        answer, arrays = PICTURES.call(
+            function, arguments, [array], subject=subject, memory_bytes=memory, output_bytes=output, key=key,
+            check=raise_if_abandoned, long=pixels > _LONG_PIXELS,
+        )  # fmt: skip
     if (problem := answer.get("problem")) is not None:
         raise from_problem(problem, 400)
     return answer, arrays

@@ -85,6 +85,7 @@ class ProcessPool:
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
         self._changed = threading.Condition()
+        self._long = 0  # calls in progress that may take long
         self._failures: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._ended: Counter[str] = Counter()
         self._no_start_until = 0.0
@@ -148,8 +149,11 @@ class ProcessPool:
     def call(
         self, function: str, arguments: Mapping[str, Any], arrays: Sequence[Any] = (), *, subject: str,
         memory_bytes: int, output_bytes: int = 0, key: bytes = b"", check: Callable[[], object] = _nothing,
+        long: bool = False,
     ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
         """Call a function in a process; waits for one that does nothing.
+
+        While all processes work on long calls, one more is started for the others, which would wait for minutes.
 
         Args:
             function: name of a function of `child.FUNCTIONS`.
@@ -160,6 +164,7 @@ class ProcessPool:
             output_bytes: bytes of the arrays that come back, at most, each rounded up to 64.
             key: what is refused for a while after it ended a process twice; empty for nothing.
             check: called many times a second; what it raises ends the call, and its process.
+            long: whether it may take longer than others should wait.
 
         Raises:
             FunctionRefused: the function says so.
@@ -174,7 +179,7 @@ class ProcessPool:
             "threads": self.threads,
         }  # fmt: skip
         reason = "abandoned"
-        process = self._take(check)
+        process = self._take(check, long)
         try:
             found = process.call(head, arrays, output_bytes, check)
             reason = "retired"
@@ -199,7 +204,7 @@ class ProcessPool:
             reason = "killed"
             raise self._unavailable(error) from error
         finally:
-            self._put_back(process, reason)
+            self._put_back(process, reason, long)
         return found
 
     def _refuse_known(self, digest: bytes, subject: str) -> None:
@@ -252,7 +257,7 @@ class ProcessPool:
         self._all.add(process)
         return process
 
-    def _take(self, check: Callable[[], object]) -> ChildProcess:
+    def _take(self, check: Callable[[], object], long: bool) -> ChildProcess:
         """A process that does nothing; a new one if there may be more.
 
         Raises:
@@ -265,15 +270,19 @@ class ProcessPool:
                     self._idle.remove(process)
                     self._all.discard(process)
                     self._ended["killed"] += 1
-                if self._idle:
-                    return self._idle.pop()
-                if len(self._all) < self._count:
+                failed, found = None, None
+                if not long or self._long < self._count:
                     try:
-                        return self._new()
+                        if self._idle:
+                            found = self._idle.pop()
+                        elif len(self._all) < self._count + (self._long >= self._count):
+                            found = self._new()
                     except OSError as error:
                         failed = error
-                else:
-                    failed = None
+                if found is not None:
+                    self._long += long
+                    return found
+                if failed is None:
                     self._changed.wait(CHECK_SECONDS)
             for process in ended:
                 process.close()
@@ -281,11 +290,12 @@ class ProcessPool:
                 raise self._unavailable(failed) from failed
             check()
 
-    def _put_back(self, process: ChildProcess, reason: str) -> None:
+    def _put_back(self, process: ChildProcess, reason: str, long: bool) -> None:
         """Make the process available again, or start another one if it has ended."""
         if ended := process.ended:
             process.close()
         with self._changed:
+            self._long -= long
             if not ended:
                 self._idle.append(process)
             else:

@@ -7,11 +7,12 @@ longer for its turn. Callers take turns, and the thread has a lower priority tha
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from ..engine import WorkerThreads
+from ..forms.base import stoppable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,12 +55,19 @@ class CallerThreads:
         """The result of the call, which is made on a thread if it is large, and else at once.
 
         If the task is cancelled meanwhile, a call that waits for a thread is dropped, and one that has begun ends by
-        itself.
+        itself; if it waits for a child process, at once. While it does, others have its thread.
         """
         if not large:
             return call(*args, **options)
+        stop = threading.Event()
+
+        def stopped_early() -> T:
+            with stoppable(stop, self._threads):
+                return call(*args, **options)
+
         calls = self._threads.open(self._caller)
         try:
-            return await asyncio.wrap_future(self._threads.submit(calls, 1, partial(call, *args, **options)))
+            return await asyncio.wrap_future(self._threads.submit(calls, 1, stopped_early))
         finally:
+            stop.set()
             self._threads.close(calls)

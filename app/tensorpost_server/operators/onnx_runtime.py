@@ -29,6 +29,8 @@ LIBRARY = ONNX_RUNTIME.name
 _LEAST_BYTES = 64 << 20
 """Memory that a call may take in its process beside its tensors and what follows from its attributes: the session, what
 the allocator wastes, temporaries of a fixed size."""
+_LONG_WORK = 1 << 24
+"""Work that ONNX Runtime may take some tenths of a second for."""
 _HIGHEST_OPSET = re.compile(r"support for domain ai\.onnx is till opset ([0-9]{1,4})")
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : [A-Z_]+ : ")
 _ORIGIN = re.compile(r"/[^ ]+:[0-9]+ [^(]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)? ")
@@ -50,20 +52,22 @@ def model_form(node: OnnxNode) -> Array:
     tensor_bytes = sum([tensor.size_in_bytes for tensor in (*inputs, *outputs)])
     # ONNX Runtime may copy a tensor to cast or transpose it.
     memory_bytes = 2 * tensor_bytes + extra_bytes(node) + _LEAST_BYTES
+    work = work_of(node)
     parameters = (
         ("model", dict(node.parameters)["model"]),
         ("names", tuple([name for name, _ in node.tensors])),
         ("operator", node.name),
         ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),
         ("memory_bytes", memory_bytes),
+        ("is_long", work > _LONG_WORK),
     )
     shared_bytes = tensor_bytes  # what the two processes share
-    return Array(_run, len(inputs), work_of(node), parameters, memory_bytes + shared_bytes, LIBRARY)
+    return Array(_run, len(inputs), work, parameters, memory_bytes + shared_bytes, LIBRARY)
 
 
 def _run(
     xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], operator: str,
-    results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int,
+    results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int, is_long: bool,
 ) -> Any:  # fmt: skip
     assert xp is np
     arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
@@ -72,7 +76,7 @@ def _run(
         with away_from_processor():
             _, found = ONNX_RUNTIME.call(
                 "run_node", {"names": names}, arrays, subject=operator, memory_bytes=memory_bytes,
-                output_bytes=SharedSegment.bytes_of(sizes), key=model, check=raise_if_abandoned,
+                output_bytes=SharedSegment.bytes_of(sizes), key=model, check=raise_if_abandoned, long=is_long,
             )  # fmt: skip
     except FunctionRefused as refusal:
         raise _problem(refusal, operator) from refusal
