@@ -228,7 +228,7 @@ class WorkerThreads:
             if self._stopping or call.calls.closed or (alone and call.place is _Place.HELD):
                 self._take_place(call)
             elif left > 0 and call.place is _Place.HELD and not self._is_shorter(call):
-                self.wanted = any([each is not call and self._is_shorter(each) for each in self._running])
+                self.wanted = any(each is not call and self._is_shorter(each) for each in self._running)
             elif self._waits_for_turn(call, call.calls, call.seconds_left if left > 0 else TURN_SECONDS):
                 turn_begins = call.turn_begins
         if turn_begins is not None:
@@ -400,7 +400,9 @@ class WorkerThreads:
                     if self._stopping:
                         return
                     if self._overdue and len(self._running) < self._count:
-                        self._take_place(self._overdue[0])
+                        again = self._overdue.pop(0)
+                        again.place, again.noticed = _Place.HELD, None
+                        self._running.append(again)
                     if self._idle >= self._count:  # more were needed for calls that slept
                         self._threads.remove(threading.current_thread())
                         return
@@ -443,7 +445,8 @@ def _is_overdue(call: _QueuedCall) -> bool:
         call.noticed = now, used
         return False
     seen, used_then = call.noticed
-    return used - used_then >= 0.9 * OVERDUE_SECONDS or now - seen >= _OVERDUE_TIMES * OVERDUE_SECONDS
+    least = 0.9 * OVERDUE_SECONDS  # asked every so many seconds, in which a thread uses a little less
+    return used - used_then >= least or now - seen >= _OVERDUE_TIMES * OVERDUE_SECONDS
 
 
 def _lower_priority() -> int:
