@@ -11,8 +11,8 @@ from tests.support.http_app import FRAME, JSON, assert_problem, frame_bytes, htt
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.values.problems import LimitExceeded
-from tensorpost_server.engine import cost
 from tensorpost_server.engine.cost import CostMeter
+from tensorpost_server.forms import base
 from tensorpost_server.planning import Plan, make_plan
 
 
@@ -25,11 +25,13 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    monotonic = perf_counter
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(cost, "time", found)
+    monkeypatch.setattr(base, "time", found)
     return found
 
 

@@ -231,13 +231,14 @@ def test_a_small_call_keeps_its_turn_beside_long_ones(threads: WorkerThreads, mo
 def test_a_call_that_gets_no_processor_keeps_its_place(threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch):
     """By the clock, each took too long as soon as processors were busy, and 16 more made all of them slower."""
     monkeypatch.setattr(worker_threads, "OVERDUE_SECONDS", 0.1)
+    monkeypatch.setattr(worker_threads, "_OVERDUE_TIMES", 100, raising=False)
     flows, at_once = [threads.open(f"caller {number}") for number in range(4)], AtOnce()
     begun = threading.Event()
 
     def slow_by_the_clock() -> None:
         with at_once:
             begun.set()
-            time.sleep(0.2)  # less than `_OVERDUE_TIMES` times as long
+            time.sleep(0.2)
 
     running = [threads.submit(flows[0], 1e-4, slow_by_the_clock)]
     assert begun.wait(PATIENCE)

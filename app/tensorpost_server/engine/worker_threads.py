@@ -4,8 +4,8 @@ There are so many places for calls that compute. A call that has computed for a 
 what waits, and waits in the queue for its next turn: its thread sleeps meanwhile, and another thread takes its place
 (`pause`, called between two blocks of the computation); so does a call within its turn, if what waits takes less than
 half of what is left of it. A call that does not come to the end of a block loses its place after `OVERDUE_SECONDS` of
-processor time: it goes on, and the operating system shares the processors, until it pauses or ends, or nothing waits.
-So nobody waits for a computation of another caller, whatever it computes.
+processor time: it goes on, and the operating system shares the processors, until it pauses or ends. So nobody waits for
+a computation of another caller, whatever it computes.
 
 Processor time, since a call whose thread gets no processor is not long: displaced, it would leave still less to each.
 """
@@ -30,8 +30,10 @@ T = TypeVar("T")
 OVERDUE_SECONDS = TURN_SECONDS
 """Processor time for which a call that does not pause keeps its place while others wait, from when that is noticed."""
 
-_OVERDUE_TIMES = 4
-"""How many times as long, by the clock, a call keeps its place that uses less processor time, or where none is told."""
+_OVERDUE_TIMES = 2
+"""How many times as long, by the clock, a call keeps its place that uses less processor time, or where none is told.
+
+Once more for every call that goes on without a place, since these take processors from it."""
 
 MOST_OVERDUE = 16
 """Calls that go on without a place, at most. Long calls take the places of no more than there are places."""
@@ -228,7 +230,7 @@ class WorkerThreads:
             if self._stopping or call.calls.closed or (alone and call.place is _Place.HELD):
                 self._take_place(call)
             elif left > 0 and call.place is _Place.HELD and not self._is_shorter(call):
-                self.wanted = any([each is not call and self._is_shorter(each) for each in self._running])
+                self.wanted = any(each is not call and self._is_shorter(each) for each in self._running)
             elif self._waits_for_turn(call, call.calls, call.seconds_left if left > 0 else TURN_SECONDS):
                 turn_begins = call.turn_begins
         if turn_begins is not None:
@@ -322,9 +324,10 @@ class WorkerThreads:
                     self._watcher_idle = True
                     self._one_waits_long.wait()
                     self._watcher_idle = False
-                for call in [call for call in self._running if _is_overdue(call)]:
+                longest = _OVERDUE_TIMES * (1 + len(self._overdue)) * OVERDUE_SECONDS
+                for call in [call for call in self._running if _is_overdue(call, longest)]:
                     self._displace(call)
-                self._one_waits_long.wait(OVERDUE_SECONDS)  # whatever happens meanwhile: it must not cost much
+                self._one_waits_long.wait(OVERDUE_SECONDS / 2)  # whatever happens meanwhile: it must not cost much
 
     def _displace(self, call: _QueuedCall) -> None:
         """Take a call's place for what waits, if that may have it. The caller holds the lock."""
@@ -399,8 +402,6 @@ class WorkerThreads:
                 while (call := self._next()) is None:
                     if self._stopping:
                         return
-                    if self._overdue and len(self._running) < self._count:
-                        self._take_place(self._overdue[0])
                     if self._idle >= self._count:  # more were needed for calls that slept
                         self._threads.remove(threading.current_thread())
                         return
@@ -432,7 +433,7 @@ class WorkerThreads:
             del call
 
 
-def _is_overdue(call: _QueuedCall) -> bool:
+def _is_overdue(call: _QueuedCall, longest: float) -> bool:
     """Whether a call has had its place for too long since this was asked first. The caller holds the lock.
 
     So its thread is there, since that takes the lock before it ends.
@@ -443,7 +444,8 @@ def _is_overdue(call: _QueuedCall) -> bool:
         call.noticed = now, used
         return False
     seen, used_then = call.noticed
-    return used - used_then >= 0.9 * OVERDUE_SECONDS or now - seen >= _OVERDUE_TIMES * OVERDUE_SECONDS
+    least = 0.9 * OVERDUE_SECONDS  # asked every so often, and meanwhile a thread uses a little less than passes
+    return used - used_then >= least or now - seen >= longest
 
 
 def _lower_priority() -> int:
