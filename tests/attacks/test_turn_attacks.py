@@ -13,7 +13,7 @@ from tests.support.http_app import FRAME, NPY, frame_bytes, npy_bytes, request_b
 from tensorpost.descriptors import operator_class
 
 ADDED = 300_000  # elements, too many for the event loop's thread
-SIZE = 300
+SIZE = 450
 
 
 def image(size: int) -> dict[str, Any]:

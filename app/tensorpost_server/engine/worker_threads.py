@@ -30,10 +30,10 @@ T = TypeVar("T")
 OVERDUE_SECONDS = TURN_SECONDS
 """Processor time for which a call that does not pause keeps its place while others wait, from when that is noticed."""
 
-_OVERDUE_TIMES = 2
+_OVERDUE_TIMES = 4
 """How many times as long, by the clock, a call keeps its place that uses less processor time, or where none is told.
 
-Once more for every call that goes on without a place, since these take processors from it."""
+As many times more for every call that goes on without a place, since these take processors from it."""
 
 MOST_OVERDUE = 16
 """Calls that go on without a place, at most. Long calls take the places of no more than there are places."""
