@@ -5,12 +5,61 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
+from .call_slots import CallSlots
 from .frames import LARGEST_WINDOW, WINDOW_BYTES, window_frame
+from .timeouts import ConnectionLimits
 
-if TYPE_CHECKING:
-    from .http2 import Http2Connection, Http2Shared
+
+class SharedLimits(Protocol):
+    """What the connections of a server share, as far as a stream needs it.
+
+    Attributes:
+        limits: times and rates.
+        idle_seconds: how long a request may wait for its body, or for the next part of it.
+        loop: the event loop.
+    """
+
+    limits: ConnectionLimits
+    idle_seconds: float
+    loop: asyncio.AbstractEventLoop
+
+
+class StreamConnection(Protocol):
+    """The connection of a stream, as far as the stream and the application need it.
+
+    Attributes:
+        peer: the address and port of the peer; None for a Unix socket.
+        health_only: whether it may ask for health only.
+        streams: its requests by their numbers.
+        slots: the places of calls that compute.
+    """
+
+    peer: tuple[str, int] | None
+    health_only: bool
+    streams: dict[int, Stream]
+    slots: CallSlots
+
+    @property
+    def shared(self) -> SharedLimits:
+        """What all connections of the server share."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write frames."""
+        ...
+
+    def respond(
+        self, stream: Stream, number: int, head: bytes | None, parts: Sequence[bytes | memoryview],
+        trailers: bytes | None,
+    ) -> None:  # fmt: skip
+        """Send what `Stream.respond` is given."""
+        ...
+
+    async def progress(self) -> None:
+        """Wait until something was sent."""
+        ...
 
 
 class StreamEnded(Exception):
@@ -41,7 +90,7 @@ class Stream:
         "failure", "fields", "in_body", "out", "send_window", "task", "trailers", "window",
     )  # fmt: skip
 
-    def __init__(self, connection: Http2Connection, id_: int, fields: Mapping[bytes, bytes], send_window: int) -> None:
+    def __init__(self, connection: StreamConnection, id_: int, fields: Mapping[bytes, bytes], send_window: int) -> None:
         self.connection, self._id, self.fields, self._loop = connection, id_, fields, connection.shared.loop
         self.buffer, self.ended, self.in_body = bytearray(), False, False
         self.window, self.send_window = WINDOW_BYTES, send_window
@@ -136,7 +185,7 @@ class Stream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def check(self, now: float, shared: Http2Shared) -> None:
+    def check(self, now: float, shared: SharedLimits) -> None:
         """Fail if the body comes too slowly."""
         if self._waiter is None:
             return
