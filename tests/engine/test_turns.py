@@ -314,12 +314,12 @@ def test_a_thread_that_waits_for_a_process_has_no_place(threads: WorkerThreads):
 
 def test_a_call_that_waits_for_its_turn_ends_when_its_request_does(threads: WorkerThreads):
     mallory, alice = threads.open("mallory"), threads.open("alice")
-    begun, done, stop = threading.Event(), threading.Event(), threading.Event()
+    begun, also, done, stop = threading.Event(), threading.Event(), threading.Event(), threading.Event()
 
     long = threads.submit(mallory, LONG, in_turns, threads, until, threading.Event(), begun)
-    stopped = threads.submit(alice, LONG, lambda: in_turns(threads, until, done, None, stop=stop))
+    stopped = threads.submit(alice, LONG, lambda: in_turns(threads, until, done, also, stop=stop))
     assert begun.wait(PATIENCE)
-    time.sleep(0.05)  # both have begun by now
+    assert also.wait(PATIENCE)
     stop.set()
     threads.close(alice)
 
