@@ -89,6 +89,7 @@ class ProcessPool:
         self._failures: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._ended: Counter[str] = Counter()
         self._no_start_until = 0.0
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -115,7 +116,7 @@ class ProcessPool:
             ahead: whether they are started now, if the library is installed; else with the first calls.
         """
         with self._changed:
-            self._count = count
+            self._count, self._closed = count, False
             while ahead and self.installed and len(self._all) < count:
                 try:
                     self._idle.append(self._new())
@@ -126,7 +127,7 @@ class ProcessPool:
     def close(self) -> None:
         """End all processes; calls in progress fail. A later call starts another one."""
         with self._changed:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._closed = self._idle, [], True
             self._all.difference_update(idle)
             for process in self._all:
                 process.kill()  # the thread that waits for it closes it
@@ -301,7 +302,7 @@ class ProcessPool:
             else:
                 self._all.discard(process)
                 self._ended[reason] += 1
-                if time.monotonic() >= self._no_start_until and len(self._all) < self._count:
+                if not self._closed and time.monotonic() >= self._no_start_until and len(self._all) < self._count:
                     try:
                         self._idle.append(self._new())
                     except OSError as error:  # the next call tries again, and says so

@@ -76,12 +76,13 @@ class CostMeter:
         that is computed in turns.
         """
         work = plan.work // max(1, len(plan.slices))
+        threads = max(1, min(self._threads, len(plan.slices)))
         taken = 0.0
 
         def check(seconds: float) -> None:
-            if taken + seconds > self.max_seconds * self._threads:
+            if taken + seconds > self.max_seconds * threads:
                 raise LimitExceeded.of(
-                    "the time of this request", round((taken + seconds) / self._threads), round(self.max_seconds),
+                    "the time of this request", round((taken + seconds) / threads), round(self.max_seconds),
                     "TENSORPOST_MAX_SECONDS", "seconds",
                 )  # fmt: skip
 

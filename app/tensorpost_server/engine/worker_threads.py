@@ -206,7 +206,8 @@ class WorkerThreads:
             self._urgent.clear()
             while (waiting := self._queue.take()) is not None:
                 dropped.append(waiting)
-                self._begin_turn(waiting)
+            for each in dropped:  # one that was handed the next turn waits among the urgent ones
+                self._begin_turn(each)
             self._any_waits.notify_all()
             self._small_waits.notify_all()
             self._one_waits_long.notify_all()

@@ -117,13 +117,13 @@ class Execution:
             raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
             self._observe()
-            self._wire.close()
             if self._queue_slot is not None:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
             if self._quota is not None:
                 self._quota.end()
+            self._wire.close()
 
     def _observe(self) -> None:
         observation, sender = self._observation, self.sender

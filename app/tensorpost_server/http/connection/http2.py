@@ -396,7 +396,7 @@ class Http2Connection(asyncio.Protocol):
         return None if self.peer is None else self.peer[0]
 
     def _settings(self, flags: int, number: int, payload: memoryview) -> None:
-        self._spend()
+        self._spend(1 + len(payload) // 6)  # each entry may change the window of every request
         if number or len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings are malformed")
         if flags & ACK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -61,8 +62,10 @@ class InferFormat(NamedTuple):
         return length if self.may_replay and length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     def text_bytes(self, length: int) -> int:
-        """See `CallFormat.text_bytes`."""
-        return length if self.json_bytes is None else self.json_bytes
+        """See `CallFormat.text_bytes`; of a compressed body, whatever its length, as many as there may be."""
+        if self.json_bytes is not None:
+            return self.json_bytes
+        return length if self.content_coding is None else sys.maxsize
 
 
 class JsonPart:

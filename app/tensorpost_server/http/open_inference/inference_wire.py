@@ -233,7 +233,7 @@ class InferenceWire:
                 raw = memory.get(tensor.name)
                 memory[tensor.name] = await context.parsing.run(True, _numbers_of_strings, tensor, raw, index, table)
             elif tensor.data is not None:
-                memory[tensor.name] = _elements_from_json(tensor, index)
+                memory[tensor.name] = await context.parsing.run(context.large, _elements_from_json, tensor, index)
         return found | memory
 
 

@@ -17,7 +17,7 @@ from tensorpost.values.operation import Operation
 from tensorpost.values.problems import InvalidJson, InvalidParameter, TensorpostError
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..wires.call_parser import read_document
+from ..wires.call_parser import as_document, read_document
 from ..wires.dialects import DIALECTS
 from .infer_request import InferInput
 from .models import Model, ModelCatalogue, TensorInfo
@@ -65,7 +65,7 @@ def operation_of(
     document: Mapping[str, Any] | None = None
     if "op" in given:
         sent = given.pop("op")
-        document = read_document(sent) if isinstance(sent, str) else sent
+        document = read_document(sent) if isinstance(sent, str) else as_document(sent)
     elif not model.is_onnx and any(name.endswith("_desc") for name in given):
         document, given = _document(model, given)
     return parser.parse(given, tensors, document, by_value)
