@@ -103,11 +103,12 @@ def _infer_model(node: Mapping[str, Any]) -> InferredModel:
     """See `tensorpost.values.onnx_package.infer_model`."""
     _require_onnx()
     constants = sum([len(values) for _, _, values in node["constants"]])
+    key = repr(node).encode()  # takes long for long constants, so not while others have this thread's place
     try:
         with away_from_processor():
             answer, (model,) = ONNX.call(
                 "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
-                memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=repr(node).encode(),
+                memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=key,
                 check=raise_if_abandoned,
             )  # fmt: skip
     except FunctionRefused as refusal:  # the model is larger
