@@ -54,7 +54,7 @@ def test_pictures_that_take_long_hold_no_others() -> None:
             with pytest.raises(httpx.ReadTimeout):  # it leaves
                 httpx.post(
                     f"{url}/v1/operators/tile?repeats=1,{TIMES},{TIMES},1", content=noise,
-                    headers=NPY | {"accept": "image/avif"}, timeout=6,
+                    headers=NPY | {"accept": "image/avif"}, timeout=10,
                 )  # fmt: skip
             ended.release()
 
