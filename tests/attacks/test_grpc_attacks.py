@@ -278,6 +278,8 @@ FAULTS = {
     "a block that is too large": (CALM, frame(HEADERS, 0, 1, bytes(16_000)) + frame(CONTINUATION, 0, 1, bytes(16_000))),
     "pings": (CALM, frame(PING, 0, 0, bytes(8)) * 4000),
     "settings": (CALM, frame(SETTINGS, 0, 0, b"\0\3\0\0\0\1") * 4000),
+    "settings of many windows": (CALM, CALL + frame(SETTINGS, 0, 0, b"\0\4\0\0\xea\x60" * 2000)),
+    "three sizes of the table": (COMPRESSION, frame(HEADERS, 4, 1, b"\x20" * 3)),
     "acknowledged settings": (CALM, frame(SETTINGS, 1) * 4000),
     "priorities": (CALM, frame(PRIORITY, 0, 1, bytes(5)) * 4000),
     "empty continuations": (CALM, frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"") * 4000),
@@ -298,6 +300,15 @@ def test_frames_that_end_the_connection(server: tuple[Serving, int], name: str):
         wire.send(data)
         assert wire.goaway() in (code, None if len(data) > 8192 else code)  # None: a reset of TCP overtook it
     assert one(server[1], message(SMALL)) == OK
+
+
+def test_trailers_of_requests_that_were_answered_are_counted(server: tuple[Serving, int]):
+    """Each block was decoded, at no cost to its caller: one connection held the event loop for seconds."""
+    with Http2Wire(server[1], OTHER) as wire:
+        wire.call(1, b"ServerLive", message(b""))
+        assert wire.status(1) == OK
+        wire.send(frame(HEADERS, 5, 1, literal(b"x", b"y") * 480) * 40)
+        assert wire.goaway() in (CALM, None)
 
 
 def test_bytes_that_are_no_http2(server: tuple[Serving, int]):

@@ -89,6 +89,16 @@ def test_a_run_that_takes_longer_than_it_may_ends_between_two_slices(clock: Cloc
     assert clock.now == 21
 
 
+def test_one_slice_has_the_time_of_one_thread(clock: Clock) -> None:
+    meter = CostMeter(8, processor=True)
+    meter.max_seconds = 10
+    compute = meter.timed(tile(4 << 20, slices=1), takes(clock, 11.0))
+
+    compute(0)
+    with pytest.raises(LimitExceeded, match="TENSORPOST_MAX_SECONDS"):
+        compute(0)
+
+
 def test_a_request_that_would_take_too_long_is_refused_before_its_tensor_is_read() -> None:
     desc = means_of_columns(8_000_000, 500)
     head = frame_bytes({"input": ("U8", [4], b"")}, {"op": json.dumps(desc.to_document())})

@@ -38,3 +38,23 @@ def test_threads_that_use_processors_give_the_event_loop_precedence(processors: 
 
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert found > ours or found == 19 if processors else found == ours
+
+
+def test_threads_stop_while_calls_wait_for_their_next_turn():
+    """A call that was handed its next turn while the queue was emptied never had it: `stop` waited for ever."""
+    for _ in range(20):
+        threads = WorkerThreads(1, "test", extra_small=False, lower_priority=False, turns=True)
+        began = threading.Semaphore(0)
+
+        def compute(began: threading.Semaphore = began, threads: WorkerThreads = threads) -> None:
+            began.release()
+            while not threads._stopping:  # pyright: ignore[reportPrivateUsage] # no other sign of it
+                threads.pause()
+
+        for caller in ("anna", "ben", "clara"):
+            threads.submit(threads.open(caller), 1.0, compute)
+        assert began.acquire(timeout=10)
+        stopping = threading.Thread(target=threads.stop, daemon=True)
+        stopping.start()
+        stopping.join(10)
+        assert not stopping.is_alive()

@@ -340,6 +340,7 @@ INPUT = {"name": "input", "shape": [2], "datatype": "FP32"}
         ({"inputs": [INPUT | {"data": [1]}], "parameters": {"repeats": [2]}}, b"", "1 elem"),
         ({"inputs": [INPUT | {"data": [[1], 2]}], "outputs": [{"name": "y"}], "parameters": {"repeats": 2}}, b"", "y"),
         ({"inputs": [INPUT | {"name": "x", "data": [1, 2]}], "parameters": {"repeats": [2]}}, b"", "'x'"),
+        ({"inputs": [INPUT | {"data": [1, 2]}], "parameters": {"op": 5}}, b"", "$.op must be a JSON object"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_a_sentence(server: Serving, document: Any, data: bytes, says: str):

@@ -106,7 +106,7 @@ class HeaderDecoder:
         """
         if (known := self._known.get(block)) is not None:
             return known
-        fields, size, at, changed = list[tuple[bytes, bytes]](), 0, 0, False
+        fields, size, at, resized, changed = list[tuple[bytes, bytes]](), 0, 0, 0, False
         while at < len(block):
             first = block[at]
             if first & 0x80:
@@ -114,8 +114,9 @@ class HeaderDecoder:
                 field = self._entry(index)
             elif first & 0xE0 == 0x20:
                 size_limit, at = _integer(block, at, 5)
-                if size_limit > TABLE_BYTES or fields:
-                    raise InvalidHeaderBlock("the table is made larger than it may be, or within a block")
+                resized += 1
+                if size_limit > TABLE_BYTES or fields or resized > 2:
+                    raise InvalidHeaderBlock("the table is made larger than it may be, within a block, or three times")
                 self._most_table, changed = size_limit, True
                 self._evict(0)
                 continue

@@ -66,7 +66,11 @@ MOST_HEADER_BYTES = 16_384
 """Largest header block, coded and decoded: what gRPC's own servers take."""
 
 _CONNECTION_WINDOW = 4 << 20  # bytes of all bodies of a connection that may be on their way
-_MOST_TAKEN, _FRAME_COST = 16.0, 1 / 16  # requests and frames of a connection that are taken in a turn of the loop
+_MOST_TAKEN, _FRAME_COST, _BLOCK_BYTE_COST = (
+    16.0,
+    1 / 16,
+    1 / 1024,
+)  # requests and frames of a connection that are taken in a turn of the loop
 _MOST_EMPTY_FRAMES, _EMPTY_FRAMES_PER_SECOND = 1000.0, 1000.0
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
 _MOST_WRITTEN = 256 << 10  # bytes that are written before it is seen whether the caller reads
@@ -333,6 +337,9 @@ class Http2Connection(asyncio.Protocol):
         self._block = None if flags & END_HEADERS else (number, flags, block)
         if self._block is not None:
             return
+        self._taken += _BLOCK_BYTE_COST * len(block)
+        if number <= self._last and number not in self.streams:  # trailers of a request that was answered already
+            self._spend(1 + len(block) / 32)
         try:
             fields = self._decoder.decode(bytes(block))
         except InvalidHeaderBlock as error:
@@ -346,7 +353,7 @@ class Http2Connection(asyncio.Protocol):
         if number % 2 == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a request has an even number")
         if number <= self._last:
-            return  # trailers of one that was answered already
+            return
         self._last = number
         self._taken += 1
         if fields in self._requests:
