@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `ONNX` | `onnx` | versions of operators; the check of a node, and the inference of its outputs |
 | `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node |
+| `PICTURES` | Pillow | reading and writing pictures |
 
 Pools belong to the process and not to an application: plans are values of the process too, and are run by Ray's
 processes and by tests without any application. Applications open and close them, the last one for all.
@@ -34,7 +35,7 @@ ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_infe
                    seconds=_INFER_SECONDS)  # fmt: skip
 ONNX_RUNTIME = ProcessPool("ONNX Runtime", ("onnxruntime",), seconds=600.0, setting="TENSORPOST_MAX_SECONDS")
 
-LIBRARIES = (ONNX, ONNX_RUNTIME)
+LIBRARIES = (ONNX, ONNX_RUNTIME, PICTURES)
 
 
 @dataclass(slots=True)
