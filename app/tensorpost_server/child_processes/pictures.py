@@ -15,8 +15,9 @@ from .process import FunctionRefused
 from .process_pool import ProcessPool
 
 PICTURES = ProcessPool(
-    "Pillow", ("PIL.Image", "tensorpost.bodies.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS"
-)
+    "Pillow", ("PIL.Image", "tensorpost.bodies.images"), seconds=120.0, setting="TENSORPOST_PICTURE_SECONDS",
+    name="pillow",
+)  # fmt: skip
 
 _HEAD_BYTES_PER_PIXEL = 16
 """Canvases that libwebp takes for a head. Nothing is written to them before it decodes, so they take no pages."""

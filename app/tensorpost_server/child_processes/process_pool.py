@@ -70,17 +70,22 @@ class ProcessPool:
 
     Args:
         title: the library's name in messages.
-        modules: what a process imports before its first call; the first one is the library.
+        modules: what a process imports before its first call.
         seconds: the longest that one call may take.
         setting: the variable that sets `seconds`; empty if none does.
+        name: the library's distribution package; by default that of the first module's name.
 
     Attributes:
+        name: the library's distribution package, in metrics and `/v1/devices`.
         seconds: the longest that one call may take.
         threads: how many threads of the library one call may use.
     """
 
-    def __init__(self, title: str, modules: Sequence[str], *, seconds: float, setting: str = "") -> None:
+    def __init__(
+        self, title: str, modules: Sequence[str], *, seconds: float, setting: str = "", name: str = ""
+    ) -> None:  # fmt: skip
         self.title, self.seconds, self.threads = title, seconds, 1
+        self.name = name or modules[0]
         self._modules, self._setting, self._count = tuple(modules), setting, 1
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
@@ -90,11 +95,6 @@ class ProcessPool:
         self._ended: Counter[str] = Counter()
         self._no_start_until = 0.0
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """The library's module."""
-        return self._modules[0]
 
     @cached_property
     def installed(self) -> bool:
