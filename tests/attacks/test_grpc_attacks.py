@@ -223,7 +223,8 @@ def test_silent_streams_make_room():
             wire = stack.enter_context(Http2Wire(port, OTHER))
             for number in range(1, 200, 2):
                 wire.call(number, b"ModelStreamInfer" if number % 4 == 1 else b"ModelInfer", None)
-        assert one(port, message(SMALL), source=OTHER) == OK
+        # Their own caller may be refused as long as a busy machine has not seen that they are silent.
+        eventually(lambda: one(port, message(SMALL), source=OTHER) == OK, "silent calls make room for their caller")
         with Http2Wire(port) as ours:
             for number in range(1, 41, 2):
                 ours.call(number, b"ModelInfer", message(SMALL))
