@@ -39,21 +39,27 @@ class Timeline:
         phases: the phases so far, by name.
     """
 
-    __slots__ = ("_lock", "_queued", "begin", "phases")
+    __slots__ = ("_lock", "_offset", "_queued", "begin", "phases")
 
     def __init__(self) -> None:
         self.begin = time.time_ns()
+        # The system's clock may be set while the run lasts: it is read once, and the monotonic clock after that.
+        self._offset = self.begin - time.monotonic_ns()
         self.phases: dict[PhaseName, Phase] = {}
         self._queued: int | None = None
         self._lock = threading.Lock()
 
+    def now(self) -> int:
+        """The time, nanoseconds since 1970; never less than before."""
+        return self._offset + time.monotonic_ns()
+
     def timed(self, name: PhaseName, call: Callable[..., T]) -> Callable[..., T]:
         """Wrap a function so that its calls are parts of a phase; until the first call the run is in its queue."""
         if self._queued is None:
-            self._queued = time.time_ns()
+            self._queued = self.now()
 
         def timed_call(*args: Any) -> T:
-            part = _CURRENT.part = _PhasePart(self, name, time.time_ns())
+            part = _CURRENT.part = _PhasePart(self, name, self.now())
             try:
                 return call(*args)
             finally:
@@ -83,10 +89,10 @@ class _PhasePart:
         self.name: PhaseName = name
 
     def end(self) -> None:
-        self._timeline.add(self.name, self._begin, time.time_ns())
+        self._timeline.add(self.name, self._begin, self._timeline.now())
 
     def next(self, name: PhaseName) -> None:
-        now = time.time_ns()
+        now = self._timeline.now()
         self._timeline.add(self.name, self._begin, now)
         self.name, self._begin = name, now
 
