@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from tensorpost import descriptors as dml
 
 from ..forms import Array, Box, BoxFunction
+from ..forms.base import blocks, go_on, whole_box
 from .registry import form_of_class
 
 BLOCK = 1 << 16  # elements at a time, whose indices of 64 bits stay in a CPU's cache
+DEVICE_BLOCK = 1 << 23  # elements at a time on a device, where each part costs several launches
 
 
 @form_of_class(dml.GatherOperatorDesc)
@@ -69,20 +73,49 @@ def nonnegative(xp: ModuleType, indices: Any, length: int) -> Any:
 def scatter_form(desc: dml.ScatterElementsOperatorDesc) -> Array:
     """The input, then `Output[c with c[Axis] = Indices[c]] = Updates[c]` (DML_SCATTER_ELEMENTS_OPERATOR_DESC)."""
     work = math.prod(desc.output_tensor.sizes) + 2 * math.prod(desc.indices_tensor.sizes)
-    indices = desc.indices_tensor.sizes
-    scratch = math.prod(indices) * (8 * len(indices) + 40)
-    return Array(_scatter, 3, work, (("axis", desc.axis),), scratch)
+    return Array(_scatter, 3, work, (("axis", desc.axis),), scatter_scratch(desc.indices_tensor.sizes))
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int) -> Any:
-    length, made = x.shape[axis], x.copy()
-    places = nonnegative(xp, indices, length)
-    inside = (places >= 0) & (places < length)
-    coordinates = list(xp.nonzero(inside))
-    values = updates[tuple(coordinates)]
-    coordinates[axis] = places[inside]
-    made[tuple(coordinates)] = values
-    return made
+    output = x.copy()
+    for target, places, values in element_scatters(xp, output, indices, updates, axis):
+        target[places] = values
+    return output
+
+
+def scatter_scratch(sizes: Sequence[int]) -> int:
+    """Bytes that `element_scatters` takes at a time, with indices of these sizes."""
+    return min(math.prod(sizes), DEVICE_BLOCK) * (8 * len(sizes) + 40)
+
+
+def element_scatters(
+    xp: ModuleType, output: Any, indices: Any, updates: Any, axis: int
+) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
+    """Parts of the output in row-major order of the indices, each with the places that get updates, and these.
+
+    An index beyond the axis names no place.
+    """
+    length = output.shape[axis]
+    for part in array_parts(xp, indices.shape):
+        places = nonnegative(xp, indices[part], length)
+        inside = (places >= 0) & (places < length)
+        coordinates = list(xp.nonzero(inside))
+        values = updates[part][tuple(coordinates)]
+        coordinates[axis] = places[inside]
+        yield output[(*part[:axis], slice(None), *part[axis + 1 :])], tuple(coordinates), values
+
+
+def array_parts(xp: ModuleType, sizes: Sequence[int], each: int = 1) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array in row-major order, between which the computation may be stopped.
+
+    Args:
+        xp: NumPy or CuPy.
+        sizes: the array's sizes.
+        each: elements that are moved for each of the array's.
+    """
+    for box in blocks(whole_box(sizes), max(1, (BLOCK if xp is np else DEVICE_BLOCK) // max(1, each))):
+        go_on()
+        yield tuple([slice(*span) for span in box])
 
 
 @form_of_class(dml.NonzeroCoordinatesOperatorDesc)
@@ -91,21 +124,24 @@ def nonzero_form(desc: dml.NonzeroCoordinatesOperatorDesc) -> Array:
     sizes = desc.input_tensor.sizes
     count, coordinates = desc.output_count_tensor.sizes, desc.output_coordinates_tensor.sizes
     work = math.prod(sizes) + math.prod(coordinates)
-    scratch = math.prod(sizes) * (8 * len(sizes) + 16)
+    scratch = min(math.prod(sizes), DEVICE_BLOCK) * (8 * len(sizes) + 16)
     return Array(_nonzero, 1, work, (("count", count), ("coordinates", coordinates)), scratch)
 
 
 def _nonzero(xp: ModuleType, x: Any, count: tuple[int, ...], coordinates: tuple[int, ...]) -> tuple[Any, Any]:
-    if x.dtype.kind == "f":
-        # All bits but the sign: CuPy's kernels take subnormal numbers for 0, and they are none.
-        bits = x.view(f"uint{8 * x.dtype.itemsize}")
-        x = bits & bits.dtype.type((1 << (8 * x.dtype.itemsize - 1)) - 1)
-    found = xp.nonzero(x)[x.ndim - coordinates[-1] :]
-    rows = xp.zeros(coordinates[-2:], "uint32")
-    held = len(found[0])
-    for column, entries in enumerate(found):
-        rows[:held, column] = entries
-    return xp.full(count, held, "uint32"), rows.reshape(coordinates)
+    rows, taken = xp.zeros(coordinates[-2:], "uint32"), 0
+    for part in array_parts(xp, x.shape):
+        elements = x[part]
+        if elements.dtype.kind == "f":
+            # All bits but the sign: CuPy's kernels take subnormal numbers for 0, and they are none.
+            bits = elements.view(f"uint{8 * elements.dtype.itemsize}")
+            elements = bits & bits.dtype.type((1 << (8 * elements.dtype.itemsize - 1)) - 1)
+        entries = xp.nonzero(elements)
+        end = taken + len(entries[0])
+        for column in range(-coordinates[-1], 0):
+            rows[taken:end, column] = entries[column] + part[column].start
+        taken = end
+    return xp.full(count, taken, "uint32"), rows.reshape(coordinates)
 
 
 @form_of_class(dml.OneHotOperatorDesc)

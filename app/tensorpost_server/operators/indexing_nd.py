@@ -10,7 +10,7 @@ from typing import Any
 from tensorpost import descriptors as dml
 
 from ..forms import Array, Box, BoxFunction
-from .indexing import BLOCK, along, nonnegative
+from .indexing import BLOCK, along, array_parts, nonnegative
 from .registry import form_of_class
 
 
@@ -56,14 +56,15 @@ def scatter_nd_form(desc: dml.ScatterNdOperatorDesc) -> Array:
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, counted: tuple[int, int]) -> Any:
-    made = x.copy()
-    target, indices = _last_dimensions(made, counted[0]), _last_dimensions(indices, counted[1])
+    output = x.copy()
+    target, indices = _last_dimensions(output, counted[0]), _last_dimensions(indices, counted[1])
     length = indices.shape[-1]
     rows, sizes = indices.reshape(-1, length), target.shape
-    places = [nonnegative(xp, rows[:, axis], sizes[axis]) for axis in range(length)]
-    inside = xp.ones(len(rows), bool)
-    for place, size in zip(places, sizes, strict=False):
-        inside &= (place >= 0) & (place < size)
     values = updates.reshape(len(rows), *sizes[length:])
-    target[tuple([place[inside] for place in places])] = values[inside]
-    return made
+    for (part,) in array_parts(xp, (len(rows),), math.prod(sizes[length:])):
+        places = [nonnegative(xp, rows[part, axis], sizes[axis]) for axis in range(length)]
+        inside = xp.ones(len(rows[part]), bool)
+        for place, size in zip(places, sizes, strict=False):
+            inside &= (place >= 0) & (place < size)
+        target[tuple([place[inside] for place in places])] = values[part][inside]
+    return output

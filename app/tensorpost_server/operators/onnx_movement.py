@@ -14,7 +14,7 @@ from tensorpost.onnx import OnnxNode
 
 from ..forms import Array, Box, BoxFunction, Copies, Copy, IndexRange, Loop
 from .generator import sequence
-from .indexing import BLOCK, along, gather_elements, nonnegative
+from .indexing import BLOCK, along, array_parts, element_scatters, gather_elements, nonnegative, scatter_scratch
 from .movement import pad
 from .registry import form_of_node
 
@@ -239,20 +239,17 @@ def _inside(xp: ModuleType, indices: Any, length: int) -> Any:
 @form_of_node("Scatter", "ScatterElements")
 def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
-    _, indices = node.tensors[1]
-    scratch = indices.element_count * (8 * len(indices.shape) + 40)
+    scratch = scatter_scratch(node.tensors[1][1].shape)
     return Array(
         _scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node)
     )
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
-    places = nonnegative(xp, indices, x.shape[axis])
-    inside = (places >= 0) & (places < x.shape[axis])
-    coordinates = list(xp.nonzero(inside))
-    values = updates[tuple(coordinates)]
-    coordinates[axis] = places[inside]
-    return _updated(x, tuple(coordinates), values, reduction)
+    output = _combinable(x, reduction)
+    for target, places, values in element_scatters(xp, output, indices, updates, axis):
+        _update(target, places, values, reduction)
+    return output.astype(x.dtype, copy=False)
 
 
 @form_of_node("ScatterND")
@@ -267,11 +264,14 @@ def scatter_nd_form(node: OnnxNode) -> Array:
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
     if not indices.size and indices.shape[-1]:
         return x
-    places = tuple([_inside(xp, indices[..., at], x.shape[at]) for at in range(indices.shape[-1])])
-    if not places:  # tuples of no numbers name the whole tensor
-        places = (xp.zeros(indices.shape[:-1], "int64"),)
-        return _updated(x[None], places, updates, reduction)[0]
-    return _updated(x, places, updates, reduction)
+    output = _combinable(x, reduction)
+    length = indices.shape[-1]
+    target = output if length else output[None]  # tuples of no numbers name the whole tensor
+    for part in array_parts(xp, indices.shape[:-1], math.prod(x.shape[length:])):
+        picked = indices[part]
+        places = tuple([_inside(xp, picked[..., at], x.shape[at]) for at in range(length)])
+        _update(target, places or (xp.zeros(picked.shape[:-1], "int64"),), updates[part], reduction)
+    return output.astype(x.dtype, copy=False)
 
 
 def _combining_library(node: OnnxNode) -> str:
@@ -279,17 +279,19 @@ def _combining_library(node: OnnxNode) -> str:
     return "" if dict(node.parameters)["reduction"] == "none" else "numpy"
 
 
-def _updated(x: Any, places: tuple[Any, ...], values: Any, reduction: str) -> Any:
-    """A copy of the array with some elements set, or combined with all values that meet there, in float32 of halves."""
+def _combinable(x: Any, reduction: str) -> Any:
+    """A copy that takes updates in: of float32 for halves whose updates are combined."""
+    halves = reduction != "none" and x.dtype.name in ("float16", "bfloat16")
+    return x.astype("float32" if halves else x.dtype)
+
+
+def _update(target: Any, places: tuple[Any, ...], values: Any, reduction: str) -> None:
+    """Set elements, or combine them with all values that meet there."""
     if reduction == "none":
-        made = x.copy()
-        made[places] = values
-        return made
-    wide = "float32" if x.dtype.name in ("float16", "bfloat16") else x.dtype
-    made = x.astype(wide)
-    function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
-    function.at(made, places, values.astype(wide))
-    return made.astype(x.dtype)
+        target[places] = values
+    else:
+        function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+        function.at(target, places, values.astype(target.dtype))
 
 
 @form_of_node("OneHot")
