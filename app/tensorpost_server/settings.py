@@ -115,7 +115,6 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, variables, then files; see the module."""
-        del dotenv_settings, file_secret_settings
         files = {name: value for name, (value, _) in _in_files(cls, getattr(env_settings, "env_prefix", "")).items()}
         variables = env_settings()
         if is_service_link(setting_variable("port"), str(variables.get("port", ""))):

@@ -18,7 +18,7 @@ from .jobs import REPEATS
 class Tile(flight.FlightServerBase):
     """One record batch in, one out; the command says the tensor's shape."""
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002 # Flight's own
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         x = reader.read_chunk().data.column(0).to_numpy().reshape(json.loads(descriptor.command))
         batch = pa.record_batch([pa.array(np.tile(x, REPEATS).reshape(-1))], ["y"])
         writer.begin(batch.schema)

@@ -20,7 +20,7 @@ class Tile(Model):
         super().__init__("tile")
         self.ready = True
 
-    def predict(self, payload: InferRequest, headers: Any = None, response_headers: Any = None) -> InferResponse:  # noqa: ARG002 # KServe's own
+    def predict(self, payload: InferRequest, headers: Any = None, response_headers: Any = None) -> InferResponse:
         y = np.tile(payload.inputs[0].as_numpy(), REPEATS)
         output = InferOutput(name="y", shape=list(y.shape), datatype="FP32")
         output.set_data_from_numpy(y, binary_data=True)

@@ -75,7 +75,7 @@ class Peer:
         self.played = Played(None, [], [], [])
         self.open = 0
 
-    async def send(self, request: Request, deadline: Deadline) -> PeersResponse:  # noqa: ARG002 # the protocol has it
+    async def send(self, request: Request, deadline: Deadline) -> PeersResponse:
         list(request.pieces())
         self.played.requests.append((request, b"".join(request.body)))
         taken = self.left.pop(0)

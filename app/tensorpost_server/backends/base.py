@@ -221,7 +221,6 @@ class HostBackend:
 
     def library(self, plan: Plan) -> str:
         """Empty: the backend's own code computes every plan that it does not refuse."""
-        del plan
         return ""
 
     def held_bytes(self, plan: Plan) -> int:
@@ -231,7 +230,6 @@ class HostBackend:
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Always None: the device reads ordinary memory."""
-        del size_in_bytes
         return None
 
     def gauges(self) -> Mapping[str, int]:

@@ -25,12 +25,10 @@ class NullBackend(HostBackend):
 
     def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: it accepts every plan."""
-        del plan
         return None
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NullRun:
         """Remember the plan."""
-        del inputs
         return NullRun(plan)
 
 

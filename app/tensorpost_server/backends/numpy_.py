@@ -31,7 +31,6 @@ class NumpyBackend(HostBackend):
 
     def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: NumPy runs every operator."""
-        del plan
         return None
 
     def library(self, plan: Plan) -> str:
@@ -59,7 +58,6 @@ class NumpyRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compute(self, index: int) -> memoryview:
-        """See `Run.compute`."""
         plan, form = self.plan, self.plan.form
         piece = plan.slices.whole or plan.slices.piece(index)
         layout = plan.outputs[piece.output].layout

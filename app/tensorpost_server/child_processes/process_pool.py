@@ -142,7 +142,6 @@ class ProcessPool:
 
     @property
     def state(self) -> LibraryState:
-        """See `LibraryState`."""
         with self._changed:
             ended = {reason: self._ended[reason] for reason in END_REASONS}
             return LibraryState(self.name, self._version, len(self._all), ended)

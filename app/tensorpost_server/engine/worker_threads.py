@@ -241,7 +241,6 @@ class WorkerThreads:
             raise Abandoned
 
     def leave(self) -> None:
-        """See `Turns.leave`."""
         call = self._current.call
         if call is None or call.calls is None:
             return

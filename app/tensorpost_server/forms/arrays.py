@@ -54,17 +54,13 @@ class Array:
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
         """See `Form.operand`: as it lies."""
-        del sizes
         return layout
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
-        """See `Form.scratch_bytes`."""
-        del box, output
         return self.scratch
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: all of every input."""
-        del box, output
         return (None,) * self.inputs
 
     def work(self, box: Box, output: int = 0) -> int:
@@ -76,7 +72,6 @@ class Array:
         out[...] = self.compute(xp, inputs)[output][tuple([slice(*span) for span in box])]
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
-        """See `Form.compute`."""
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
             made: Any = self.function(xp, *inputs, **dict(self.parameters))
         return made if isinstance(made, tuple) else (made,)  # pyright: ignore[reportUnknownVariableType] # of arrays
@@ -125,14 +120,11 @@ class Lines(BoxForm):
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the lines through the box."""
-        del output
         lines = tuple([(0, self.sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)])
         ones = [tuple([(0, 1) if n == 1 else at for n, at in zip(one, lines, strict=True)]) for one in self.others]
         return (lines, *ones)
 
     def work(self, box: Box, output: int = 0) -> int:
-        """See `Form.work`."""
-        del output
         read = self.reads(box)[0]
         assert read is not None
         return max(math.prod(extents(box)), self.passes * math.prod(extents(read)))
@@ -228,22 +220,16 @@ class BoxFunction(BoxForm):
     reads_again = True
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
-        """See `Form.scratch_bytes`."""
-        del box, output
         return self.scratch
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: all of every input."""
-        del box, output
         return (None,) * self.inputs
 
     def work(self, box: Box, output: int = 0) -> int:
-        """See `Form.work`."""
-        del output
         return math.prod(extents(box)) * self.work_per_element + self.least_work
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
-        """See `Form.fill`."""
         parameters = dict(self.parameters) | ({"output": output} if self.outputs > 1 else {})
         with np.errstate(all="ignore"):
             if xp is not np or not self.block or out.size <= self.block:

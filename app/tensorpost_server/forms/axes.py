@@ -95,14 +95,12 @@ class AxesForm(BoxForm):
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the box of the input that holds all taps."""
-        del output
         return (
             tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(self.axes, box, strict=True)]),
         )
 
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: the taps that are read, axis after axis in any order."""
-        del output
         sizes = extents(box)
         if 0 in sizes:
             return 0

@@ -156,17 +156,14 @@ class BoxForm:
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
         """See `Form.operand`: as it lies."""
-        del sizes
         return layout
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: blocks only."""
-        del box, output
         return 0
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
         """Never called: `computed_whole` is false."""
-        del xp, inputs
         raise AssertionError(f"{type(self).__name__} is computed box by box")
 
 

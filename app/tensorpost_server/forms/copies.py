@@ -72,7 +72,6 @@ class Copies(BoxForm):
 
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""
-        del output
         return math.prod(extents(box))
 
     def fill_element(self, dtype: np.dtype[Any]) -> Any:
@@ -84,7 +83,6 @@ class Copies(BoxForm):
         return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
-        """See `Form.fill`."""
         kept = self._kept.get(output)
         if kept is not None and kept.box is box and kept.dtype is out.dtype and kept.strides == out.strides:
             if kept.packed is not None:

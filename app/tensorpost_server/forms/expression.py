@@ -137,7 +137,6 @@ class FunctionCall(Expression):
     arguments: tuple[Expression, ...]
 
     def functions(self) -> frozenset[str]:
-        """See `Expression.functions`."""
         return frozenset({self.function}).union(*[argument.functions() for argument in self.arguments])
 
 

@@ -48,7 +48,7 @@ class ResizeMap:
 class NearestMap(ResizeMap):
     """Nearest: each output reads the one element that `axis.nearest_mode` picks for its x, clamped to the input."""
 
-    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
+    def most_taps(self, start: int, stop: int) -> int:  # the protocol's; every output has as many
         """1: every output copies one element."""
         return 1
 
@@ -75,7 +75,7 @@ class FilterMap(ResizeMap):
     stretch: Fraction = Fraction(1)
     crops: bool = False
 
-    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
+    def most_taps(self, start: int, stop: int) -> int:  # the protocol's; every output has as many
         """The whole numbers that can lie within the filter's reach."""
         return 2 * self._half
 
@@ -87,7 +87,6 @@ class FilterMap(ResizeMap):
         return denominator.bit_length() - 1 if plain and denominator.bit_count() == 1 else 64
 
     def widest(self) -> int:
-        """See `Windowed.widest`."""
         return min(self.input_size, self.most_taps(0, 1))
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
@@ -97,8 +96,7 @@ class FilterMap(ResizeMap):
         last = self.axis.length - 1
         return min(max(low, 0), last), min(max(high, 0), last) + 1
 
-    def readers(self, low: int, high: int) -> tuple[int, int]:  # noqa: ARG002  # windows overlap, most outputs read
-        """See `Windowed.readers`."""
+    def readers(self, low: int, high: int) -> tuple[int, int]:  # windows overlap, most outputs read
         return 0, self.output_size
 
     def taps(self, start: int, stop: int) -> Taps:

@@ -50,8 +50,6 @@ class OnnxResize(AxesForm):
     round_each_axis: bool = False
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
-        """See `Form.fill`."""
-        del output
         if any(start == stop for start, stop in box):
             return
         weighted = any(isinstance(axis, FilterMap) for axis in self.axes)

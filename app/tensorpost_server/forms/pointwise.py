@@ -49,17 +49,13 @@ class Pointwise(BoxForm):
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the same box, of the operands."""
-        del output
         return (box,) * len(self.types)
 
     def work(self, box: Box, output: int = 0) -> int:
-        """See `Form.work`."""
-        del output
         return math.prod(extents(box))
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Computed in blocks on the CPU, whole on a device."""
-        del output
         part = (*[slice(*span) for span in box], ...)  # of rank 0, too, an array and not a number
         arrays = [x[part] for x in inputs]
         if self.of_bits:

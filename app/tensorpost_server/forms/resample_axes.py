@@ -79,12 +79,10 @@ class ScaledAxis:
         first, second, third = [float(np.spacing(self._real(result))) for result in results]
         return first + self.scale * (second + third)
 
-    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
-        """See `AxisMap.most_taps`."""
+    def most_taps(self, start: int, stop: int) -> int:  # the same for every range
         return 1
 
     def taps(self, start: int, stop: int) -> Taps:
-        """See `AxisMap.taps`."""
         return self.taps_of(np.arange(start, stop))
 
     def taps_of(self, outputs: Indices) -> Taps:
@@ -119,8 +117,7 @@ class NearestAxis(ScaledAxis):
 class LinearAxis(ScaledAxis):
     """Linear: with `f = floor(x)`, taps f and f + 1 of weights `1 - (x - f)` and `x - f`, clamped into the input."""
 
-    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
-        """See `AxisMap.most_taps`."""
+    def most_taps(self, start: int, stop: int) -> int:  # the same for every range
         return 2
 
     def taps_of(self, outputs: Indices) -> Taps:
@@ -179,8 +176,7 @@ class PyramidAxis(ScaledAxis):
     are multiplied in float64.
     """
 
-    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
-        """See `AxisMap.most_taps`."""
+    def most_taps(self, start: int, stop: int) -> int:  # a bound for every range
         return self.widest()
 
     @property
@@ -199,7 +195,6 @@ class PyramidAxis(ScaledAxis):
         return tuple(found) or (LinearAxis(size, target, 1, 0, 0),)
 
     def widest(self) -> int:
-        """See `Windowed.widest`."""
         taps = 1
         for step in reversed(self.steps):
             taps = min(step.input_size, math.ceil((taps - 1) / step.scale) + 3)
@@ -214,7 +209,6 @@ class PyramidAxis(ScaledAxis):
         return int(ends[0]), int(ends[1]) + 1
 
     def readers(self, low: int, high: int) -> tuple[int, int]:
-        """See `Windowed.readers`."""
         return self._ranges(low, high)[-1]
 
     def taps_of(self, outputs: Indices) -> Taps:
@@ -222,7 +216,6 @@ class PyramidAxis(ScaledAxis):
         return self._taps_of(outputs, 0, self.input_size)
 
     def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
-        """See `Windowed.taps_within`."""
         return self._taps_of(np.arange(start, stop), low, high)
 
     def _ranges(self, low: int, high: int) -> list[tuple[int, int]]:
@@ -306,12 +299,10 @@ class AdjointAxis:
         return min(self.input_size, max(*ends, math.ceil(min(near, self.input_size))))
 
     def most_taps(self, start: int, stop: int) -> int:
-        """See `AxisMap.most_taps`."""
         first, last = self._readers(np.arange(start, stop))
         return max(1, int((last - first).max()))
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
-        """See `Windowed.reach`."""
         first, last = self._readers(np.array([start, stop - 1]))
         return int(first[0]), int(last[1])
 
@@ -321,11 +312,9 @@ class AdjointAxis:
         return int(index[0, 0]), int(index[-1, 1]) + 1
 
     def taps(self, start: int, stop: int) -> Taps:
-        """See `AxisMap.taps`."""
         return self.taps_within(start, stop, 0, self.input_size)
 
     def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
-        """See `Windowed.taps_within`."""
         elements = np.arange(start, stop)
         first, last = self._readers(elements)
         first, last = np.maximum(first, low), np.minimum(last, high)

@@ -76,7 +76,6 @@ class Separable(AxesForm):
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Temporaries take some 10 MiB, however wide the windows are."""
-        del output
         (x,) = inputs
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))

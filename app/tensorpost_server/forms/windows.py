@@ -175,7 +175,6 @@ class WindowFunction(BoxFunction):
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: two steps of a block along the axes."""
-        del output
         shape = extents(box)
         if 0 in shape:
             return 0
@@ -183,7 +182,6 @@ class WindowFunction(BoxFunction):
 
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: every axis reads each of its windows; an array operation takes as long as 1000 elements."""
-        del output
         shape, calls, work = extents(box), 0, 0
         for axis, (taps, size) in enumerate(zip(self.window.taps, self.sizes, strict=True)):
             read = min(taps, size)
@@ -192,7 +190,6 @@ class WindowFunction(BoxFunction):
         return math.prod(shape) * self.work_per_element * max(1, work) + 1000 * calls + self._elements(shape)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
-        """See `Form.fill`."""
         block = extents(self._block(extents(box), BLOCK if xp is np else DEVICE_BLOCK))
         parameters = dict(self.parameters)
         with np.errstate(all="ignore"):

@@ -84,22 +84,18 @@ class Picture:
 
     @property
     def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
-        """See `Encoded.tensors`."""
         height, width, channels = self.image.shape
         shape = (1, height, width, channels) if self.pixels.layout == "NHWC" else (1, channels, height, width)
         return [(self.name, data_type(self.pixels.dtype or f"uint{self.image.depth}"), shape)]
 
     @property
     def working_bytes(self) -> int:
-        """See `Encoded.working_bytes`."""
         height, width, channels = self.image.shape
         # The file and the pixels lie in memory that is shared with the process that decodes them, too.
         shared = len(self.image.content) + height * width * channels * (self.image.depth // 8)
         return self.image.working_bytes + 2 * shared
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
-        """See `Encoded.decode_into`."""
-        del first
         ((_, row, shape),) = self.tensors
         pixels = decode_picture(self.image)[np.newaxis]
         if self.pixels.layout == "NCHW":
@@ -157,16 +153,13 @@ class Npz:
 
     @property
     def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
-        """See `Encoded.tensors`."""
         return [(name, head.data_type, head.shape) for name, _, head in self.heads]
 
     @property
     def working_bytes(self) -> int:
-        """See `Encoded.working_bytes`."""
         return self.content_bytes + 2 * _BLOCK_BYTES
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
-        """See `Encoded.decode_into`."""
         with reading(_NO_ARCHIVE):
             for view, (name, member, head) in zip(memory, self.heads[first:], strict=False):
                 with self.archive.open(member) as file:

@@ -115,11 +115,9 @@ class RequestFormat(NamedTuple):
 
     @property
     def may_replay(self) -> bool:
-        """See `CallFormat.may_replay`."""
         return self.request in (MediaType.NPY, MediaType.FRAME)
 
     def head_length(self, begin: bytes | memoryview) -> int:
-        """See `CallFormat.head_length`."""
         if self.request is MediaType.NPY:
             length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
         elif self.request is MediaType.FRAME:
@@ -129,7 +127,6 @@ class RequestFormat(NamedTuple):
         return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     def text_bytes(self, length: int) -> int:
-        """See `CallFormat.text_bytes`."""
         return 0 if self.request is MediaType.RAW else length
 
     @classmethod

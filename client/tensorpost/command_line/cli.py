@@ -61,7 +61,6 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with their whole first sentence, which click would cut."""
-        del ctx
         rows = [(name, _first_sentence(command.help)) for name, command in self.commands.items() if not command.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

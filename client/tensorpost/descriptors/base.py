@@ -145,7 +145,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         """Every DirectML rule that these values break, those of nested tensors included."""
         yield from ()
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002 # see Args
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A descriptor with some fields replaced: checked like a new one, and with what was derived derived anew.
 
         Args:

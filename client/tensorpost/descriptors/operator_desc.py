@@ -207,7 +207,6 @@ class OperatorDesc(Descriptor):
             NotGiven: raised by the methods of `given` for a field that cannot be read; what was yielded before it
                 counts.
         """
-        del given
         yield from ()
 
     @classmethod
@@ -318,7 +317,6 @@ class OperatorDesc(Descriptor):
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """What else depends on the level, for instance a mode that is newer than the operator. Nothing by default."""
-        del level
         yield from ()
 
     def function_name(self) -> str | None:

@@ -91,7 +91,6 @@ class RoiAligning(OperatorDesc):
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: as ONNX's RoiAlign, averages of as many samples as a region has elements."""
-        del given
         defaults = {
             "reduction_function": ReduceFunction.AVERAGE, "spatial_scale_x": 1.0, "spatial_scale_y": 1.0,
             "input_pixel_offset": 0.5, "output_pixel_offset": -0.5, "out_of_bounds_input_value": 0.0,

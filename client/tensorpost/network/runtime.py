@@ -61,7 +61,7 @@ class ThreadRuntime:
         """Wait until a socket can be read or written; the events for which it is ready, 0 if time ran out."""
         return _poll(sock, events, seconds)
 
-    async def addresses(self, host: str, port: int, seconds: float | None) -> list[Any]:  # noqa: ARG002 # the other's
+    async def addresses(self, host: str, port: int, seconds: float | None) -> list[Any]:
         """The result of `socket.getaddrinfo`, which no other thread can interrupt."""
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 

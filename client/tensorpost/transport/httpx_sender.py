@@ -59,7 +59,6 @@ class HttpxSender:
         return "httpx, for a proxy" if self._is_ours else "httpx, the caller's own"
 
     async def send(self, request: Request, deadline: Deadline) -> HttpxResponse:
-        """See `SocketSender.send`."""
         origin = self._origin
         headers = dict((*origin.fields, *request.fields))
         if request.body:
@@ -103,7 +102,6 @@ class HttpxResponse(Response):
         self._part: memoryview | None = memoryview(b"")  # None at the end of the body
 
     async def read_into(self, target: memoryview) -> int:
-        """See `Response.read_into`."""
         self._deadline.check()
         try:
             while self._part is not None and not self._part:
@@ -119,7 +117,6 @@ class HttpxResponse(Response):
         return count
 
     async def close(self) -> None:
-        """See `Response.close`."""
         await self._parts.aclose()
         is_sync = isinstance(self._response.stream, httpx.SyncByteStream)
         await _result(self._response.close() if is_sync else self._response.aclose())

@@ -143,7 +143,6 @@ class SocketResponse(Response):
     # ---- the body ----------------------------------------------------------------------------------------------------
 
     async def read_into(self, target: memoryview) -> int:
-        """See `Response.read_into`."""
         if self._connection.is_inherited:
             raise RuntimeError(
                 "this answer is of the process that asked for it, and this one was forked from that; ask again here"
@@ -207,7 +206,6 @@ class SocketResponse(Response):
         return ConnectionProblem(f"{self._deadline.origin} closed the connection {missing}")
 
     async def close(self) -> None:
-        """See `Response.close`."""
         if self._connection.is_inherited:
             self._connection.sock.close()  # this process' descriptor; the call is the other process'
             return

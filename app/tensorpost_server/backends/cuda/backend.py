@@ -171,12 +171,10 @@ class CudaBackend:
 
     def library(self, plan: Plan) -> str:
         """Empty: what a library computes in ordinary memory is refused."""
-        del plan
         return ""
 
     def held_bytes(self, plan: Plan) -> int:
         """0: outputs exist in ordinary memory in slices; those computed together are device memory."""
-        del plan
         return 0
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
@@ -190,7 +188,6 @@ class CudaBackend:
     def start_shared(
         self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
     ) -> CudaRun:
-        """See `SharingBackend.start_shared`."""
         with self.working(self._uploads):
             blocks = [self.room(memory.nbytes) for memory in inputs]
             uploaded = self.cupy.cuda.Event(disable_timing=True)
@@ -242,21 +239,17 @@ class CudaBackend:
     # ---- memory of other processes -----------------------------------------------------------------------------------
 
     def open_memory(self, handle: bytes) -> DeviceMemory:
-        """See `SharingBackend.open_memory`."""
         with self.working(self._uploads):
             return self._shared.open(handle, self.device)
 
     def close_memory(self, memory: DeviceMemory) -> None:
-        """See `SharingBackend.close_memory`."""
         with self.working(self._uploads):
             self._shared.close(memory)
 
     def download(self, source: DeviceMemory, target: memoryview) -> None:
-        """See `SharingBackend.download`."""
         self._move(_host_address(target), source.address, target.nbytes, self.cupy.cuda.runtime.memcpyDeviceToHost)
 
     def upload(self, source: memoryview, target: DeviceMemory) -> None:
-        """See `SharingBackend.upload`."""
         self._move(target.address, _host_address(source), source.nbytes, self.cupy.cuda.runtime.memcpyHostToDevice)
 
     def _move(self, target: int, source: int, size_in_bytes: int, kind: int) -> None:
@@ -374,7 +367,6 @@ class CudaRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compute(self, index: int) -> memoryview:
-        """See `Run.compute`."""
         piece = self.plan.slices.piece(index)
         if self.targets is None:
             result = memory = self.backend.host_memory(piece.computed) or plain_memory(piece.computed)

@@ -51,7 +51,6 @@ class DirectmlBackend(HostBackend):
         self, index: int = 0, threads: int = 1, *, libraries: Libraries | None = None, debug: bool = False,
         most_seconds: float = MOST_DIRECTML_SECONDS,
     ) -> None:  # fmt: skip
-        del threads  # see above
         libraries = open_libraries() if libraries is None else libraries
         try:
             self._device = device = Device(libraries, index, debug=debug, most_seconds=most_seconds)
@@ -104,7 +103,6 @@ class DirectmlBackend(HostBackend):
 
     def held_bytes(self, plan: Plan) -> int:
         """0: outputs exist whole in device memory only."""
-        del plan
         return 0
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DirectmlRun:

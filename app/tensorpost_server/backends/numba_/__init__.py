@@ -115,7 +115,6 @@ class NumbaBackend(HostBackend):
 
     def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: NumPy computes what no loop was compiled for."""
-        del plan
         return None
 
     def uses_numpy(self, plan: Plan) -> str | None:
@@ -190,7 +189,6 @@ class NumbaRun:
     addresses: list[int]
 
     def compute(self, index: int) -> memoryview:
-        """See `Run.compute`."""
         size, launch_plan = self.recipe.launch_plan(index)
         block = (np.zeros if self.recipe.plan.slices.has_gaps else np.empty)(size, np.uint8)
         launch_plan.run(block.__array_interface__["data"][0], *self.addresses)

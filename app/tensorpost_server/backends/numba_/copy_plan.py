@@ -34,7 +34,6 @@ class CopyPlanner:
     fill: Any
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
-        """See `Planner.plan`."""
         plan = LaunchPlan()
         found = list(self.form.within(box, output))
         if self.fill is not None:  # first: some of what is filled may be copied over
@@ -84,8 +83,6 @@ class GatherPlanner:
     maps: tuple[AxisMap | None, ...]
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
-        """See `Planner.plan`."""
-        del output
         (source,) = sources
         plan = LaunchPlan()
         item, first = source.item, source.offset

@@ -186,8 +186,6 @@ class ExpressionPlanner:
     instructions: Instructions
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
-        """See `Planner.plan`."""
-        del output
         buffers = (target, *sources)
         axes = sorted(
             [

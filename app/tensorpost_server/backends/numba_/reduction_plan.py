@@ -61,8 +61,6 @@ class ReductionPlanner:
         return lambda kernels: cls(kernels, form, *found)
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
-        """See `Planner.plan`."""
-        del output
         (source,) = sources
         item, at = source.item, source.offset
         kept: list[tuple[int, int, int, int]] = []

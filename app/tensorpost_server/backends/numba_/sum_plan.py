@@ -89,8 +89,6 @@ class SumPlanner:
         return max(self.order)
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
-        """See `Planner.plan`."""
-        del output
         (source,) = sources
         origin = target.offset - sum([start * step for (start, _), step in zip(box, target.strides, strict=True)])
         return self._part(source, replace(target, offset=origin), box)

@@ -323,7 +323,6 @@ class AccessControl:
         self, send: SendWhole, hash_: str, quota: ByteQuota | None, lines: bytes, body: bytes,
         replay: ReplayFunction | None = None,
     ) -> bool:  # fmt: skip
-        """See `SendWhole`."""
         if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
             return False
         if quota is not None:

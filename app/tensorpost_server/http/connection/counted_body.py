@@ -107,7 +107,6 @@ class CountedBody(asyncio.BufferedProtocol):
         return self._length - self.unread
 
     async def receive_into(self, views: Sequence[memoryview], least: int, timeout: float) -> int:
-        """See `ReceiveInto`."""
         cycle, transport, loop = self._cycle, self._connection.transport, self._connection.loop
         if cycle.waiting_for_100_continue and not transport.is_closing():
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

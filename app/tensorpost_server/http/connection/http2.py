@@ -171,7 +171,6 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed; its requests are cancelled."""
-        del exc
         self.shared.connections.discard(self)
         self.shared.budget.remove(self)
         self.slots.close()
@@ -446,7 +445,6 @@ class Http2Connection(asyncio.Protocol):
         self, stream: Stream, number: int, head: bytes | None, parts: Sequence[bytes | memoryview],
         trailers: bytes | None,
     ) -> None:  # fmt: skip
-        """See `Stream.respond`."""
         if self.streams.get(number) is not stream:
             return
         stream.out.extend([memoryview(part) for part in parts if len(part)])

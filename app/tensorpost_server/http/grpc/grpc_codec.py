@@ -117,8 +117,6 @@ class GrpcCodec:
         self.key = b"protobuf " + ",".join(map(str, raw_sizes)).encode()
 
     def read(self, head: bytes, binary_bytes: int) -> InferRequest:
-        """See `InferenceCodec.read`."""
-        del head
         message, sizes, inputs = self._message, [*self._raw_sizes], list[dict[str, Any]]()
         for tensor in message.inputs:
             parameters = _parameters(tensor.parameters)
@@ -143,7 +141,6 @@ class GrpcCodec:
         return infer_request(document, binary_bytes)
 
     def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
-        """See `InferenceCodec.answer`."""
         return _GrpcAnswer(model, id_, outputs, coding, self._response)
 
 
@@ -164,13 +161,11 @@ class _GrpcAnswer(InferenceAnswer):
         return not others and output.wanted and output.binary and not output.is_text
 
     def head(self, plan: Plan, worker: Worker) -> PreparedHead:
-        """See `Answer.head`."""
         body_head = self._message() + length_prefix(_RAW_OUTPUT_CONTENTS, plan.output_bytes)
         length = len(body_head) + plan.output_bytes
         return prepared_head(plan, worker, _MEDIA_TYPE, body_head, length, inline=worker.is_small(plan))
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
-        """See `Answer.whole`."""
         parts: list[bytes | bytearray] = [self._message()]
         for output, data in zip(self.outputs, outputs, strict=True):
             if output.wanted and output.binary:

@@ -390,11 +390,9 @@ class GrpcServer:
     # ---- everything else ---------------------------------------------------------------------------------------------
 
     async def _server_live(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return {"live": await self._is(call, "/v2/health/live")}
 
     async def _server_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return {"ready": await self._is(call, "/v2/health/ready")}
 
     async def _model_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
@@ -411,7 +409,6 @@ class GrpcServer:
         return True
 
     async def _server_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return await self._json(call, "GET", "/v2")
 
     async def _model_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
@@ -433,7 +430,6 @@ class GrpcServer:
         return document
 
     async def _repository_index(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return {"models": await self._json(call, "POST", "/v2/repository/index")}
 
     async def _repository_model_load(self, message: Any, call: GrpcCall) -> dict[str, Any]:
@@ -473,11 +469,9 @@ class GrpcServer:
         return {}
 
     async def _trace_setting(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return await self._json(call, "GET", "/v2/trace/setting")
 
     async def _log_settings(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        del message
         return await self._json(call, "GET", "/v2/logging")
 
 

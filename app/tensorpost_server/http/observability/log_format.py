@@ -26,7 +26,6 @@ class JsonFormatter(logging.Formatter):
     """A record as a JSON object in one line of ASCII: time, event, level, logger, message and, if any, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging."""
         line = {
             "time": timestamp(record.created), "event": "log", "level": record.levelname.lower(),
             "logger": record.name, "message": record.getMessage(),
@@ -40,7 +39,6 @@ class ConsoleFormatter(logging.Formatter):
     """A record as a line for people. Lines of a traceback begin with spaces, so that no text looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging."""
         lines = [f"{timestamp(record.created)} {record.levelname} {_harmless(record.getMessage())}"]
         lines += [f"  {_harmless(line)}" for line in _traceback(self, record).splitlines()]
         return "\n".join(lines)

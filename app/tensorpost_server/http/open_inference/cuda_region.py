@@ -69,7 +69,6 @@ class CudaRegion(Region):
         return cls(name, size, owner, worker, memory)
 
     def to_status(self) -> dict[str, Any]:
-        """See `Region.to_status`."""
         return {"name": self.name, "device_id": self.worker.backend.index, "byte_size": self.size}
 
     @property

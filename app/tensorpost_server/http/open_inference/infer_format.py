@@ -53,11 +53,9 @@ class InferFormat(NamedTuple):
 
     @property
     def may_replay(self) -> bool:
-        """See `CallFormat.may_replay`."""
         return bool(self.json_bytes) and self.content_coding is None and self.response_coding is None
 
     def head_length(self, begin: bytes | memoryview) -> int:
-        """See `CallFormat.head_length`."""
         length = self.json_bytes or 0
         return length if self.may_replay and length <= MOST_KEY_BYTES and length <= len(begin) else 0
 

@@ -83,7 +83,6 @@ class InferenceAnswer:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """See `Answer.sinks`."""
         return tuple([
             Sink(output.wanted, output.wanted and output.region is None, output.is_text) for output in self.outputs
         ])  # fmt: skip
@@ -110,12 +109,9 @@ class InferenceAnswer:
             )  # fmt: skip
 
     def json_elements(self, plan: Plan) -> int:
-        """See `Answer.json_elements`."""
-        del plan
         return sum([math.prod(output.shape) for output in self.outputs if output.as_json])
 
     def working_bytes(self, plan: Plan) -> int:
-        """See `Answer.working_bytes`."""
         if self.streams:
             return 0
         collected = sum([output.size_in_bytes for output in self.outputs if output.region is None])
@@ -123,13 +119,11 @@ class InferenceAnswer:
         return collected + self.json_elements(plan) * JSON_BYTES_PER_ELEMENT + compressed_bytes
 
     def head(self, plan: Plan, worker: Worker) -> PreparedHead:
-        """See `Answer.head`."""
         body_head, json_bytes = self._json_part()
         length = len(body_head) + plan.output_bytes
         return self._head(plan, worker, body_head, json_bytes, length, inline=worker.is_small(plan))
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
-        """See `Answer.whole`."""
         data = [
             _json_data(output, memoryview(own)) if output.as_json else None
             for output, own in zip(self.outputs, outputs, strict=True)

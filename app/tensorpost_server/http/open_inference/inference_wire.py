@@ -72,11 +72,9 @@ class JsonCodec:
     key = b"json"
 
     def read(self, head: bytes, binary_bytes: int) -> InferRequest:
-        """See `InferenceCodec.read`."""
         return read_infer_request(head, binary_bytes)
 
     def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
-        """See `InferenceCodec.answer`."""
         return InferenceAnswer(model, id_, outputs, coding)
 
 
@@ -105,7 +103,6 @@ class InferenceWire:
 
     @property
     def key(self) -> Hashable:
-        """See `Wire.key`."""
         return self._model.name, self._codec.key
 
     def format(self, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
@@ -138,7 +135,6 @@ class InferenceWire:
         return region
 
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
-        """See `Wire.read`."""
         assert isinstance(format_, InferFormat)
         settings, body = context.settings, context.body
         if format_.content_coding is not None:
@@ -246,16 +242,13 @@ class RegionSource:
 
     @property
     def worker(self) -> Worker:
-        """See `DeviceSource.worker`."""
         return self.region.worker
 
     @property
     def memory(self) -> DeviceMemory:
-        """See `DeviceSource.memory`."""
         return self.region.part(self.part.offset, self.part.size)
 
     async def read_into(self, target: memoryview) -> None:
-        """See `DeviceSource.read_into`."""
         await self.region.read_into(target, self.part.offset)
 
 
@@ -277,16 +270,13 @@ class RegionSink:
 
     @property
     def worker(self) -> Worker | None:
-        """See `OpenSink.worker`."""
         return self.region.worker if isinstance(self.region, CudaRegion) else None
 
     def device_memory(self, size_in_bytes: int) -> DeviceMemory:
-        """See `OpenSink.device_memory`."""
         assert isinstance(self.region, CudaRegion)
         return self.region.part(self.part.offset, size_in_bytes)
 
     async def write(self, block: memoryview, begin: int) -> None:
-        """See `OpenSink.write`."""
         end = begin + len(block)
         if end > self.part.size:
             refuse(("outputs", self.output), f"the region should be at least {end:,} bytes to hold the results")

@@ -268,23 +268,15 @@ class _EveryTensor(Given):
         super().__init__({})
 
     def structure(self, cls: type[Any], name: str) -> Any:
-        """See `Given.structure`."""
-        del name
         return self._tensor if cls is BufferTensorDesc else None
 
     def tensors(self, name: str) -> list[BufferTensorDesc]:
-        """See `Given.tensors`."""
-        del name
         return [self._tensor] * _ARRAY_TENSORS
 
     def integers(self, name: str) -> list[int]:
-        """See `Given.integers`."""
-        del name
         return [1, 1]
 
     def integer(self, name: str) -> int:
-        """See `Given.integer`."""
-        del name
         return 1
 
 

@@ -74,11 +74,9 @@ class SystemRegion(Region):
         self._descriptor = descriptor
 
     def to_status(self) -> dict[str, Any]:
-        """See `Region.to_status`."""
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.size}
 
     def close(self) -> None:
-        """See `Region.close`."""
         os.close(self._descriptor)
 
     @property

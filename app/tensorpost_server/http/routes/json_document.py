@@ -11,5 +11,4 @@ class JsonDocument(JSONResponse):
     """JSON that ends with a line feed, so that a shell's prompt does not follow it on the same line."""
 
     def render(self, content: Any) -> bytes:
-        """See starlette."""
         return super().render(content) + b"\n"

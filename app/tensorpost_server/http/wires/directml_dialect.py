@@ -70,7 +70,6 @@ class DirectmlParser:
         self._cls = served_operator(name)
 
     def npy_tensor(self, *, empty: bool) -> str | None:
-        """See `CallParser.npy_tensor`."""
         fields = self._cls.facts.fields_by_kind["input"]
         required = [field for field in fields if not field.optional]
         if not required and (empty or not fields):
@@ -82,7 +81,6 @@ class DirectmlParser:
         raise TensorMismatch(ONE_TENSOR.format(", ".join(names)))
 
     def tensor_names(self, count: int) -> list[str]:
-        """See `CallParser.tensor_names`."""
         fields = self._cls.facts.fields_by_kind["input"]
         return numbered_names([(field.slot_name, field.is_array) for field in fields], count)
 
@@ -98,7 +96,6 @@ class DirectmlParser:
             InvalidDescriptor: the description breaks a rule.
             TensorMismatch: the tensors do not match the description.
         """
-        del values
         cls = self._cls
         refuse_unknown(parameters, [*cls.fields_of_kind("attribute"), "output_sizes", "output_data_type", *_OPTIONS])
         sent = {**parameters}

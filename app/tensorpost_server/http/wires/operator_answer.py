@@ -62,12 +62,10 @@ class OperatorAnswer:
 
     @property
     def streams(self) -> bool:
-        """See `Answer.streams`."""
         return self.format.response is not MediaType.JSON and not self.encodes
 
     @property
     def encodes(self) -> bool:
-        """See `Answer.encodes`."""
         return self.format.response is MediaType.NPZ or self.format.response in IMAGE_TYPES
 
     def check(self, plan: Plan, settings: Settings) -> None:
@@ -108,7 +106,6 @@ class OperatorAnswer:
             )  # fmt: skip
 
     def json_elements(self, plan: Plan) -> int:
-        """See `Answer.json_elements`."""
         if self.format.response is not MediaType.JSON:
             return 0
         return sum([math.prod(slot.layout.sizes) for slot in plan.outputs])

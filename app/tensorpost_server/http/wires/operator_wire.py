@@ -49,7 +49,6 @@ class OperatorWire:
 
     @property
     def key(self) -> Hashable:
-        """See `Wire.key`."""
         return self._dialect, self._operator
 
     def format(self, fields: Mapping[bytes, bytes], length: int) -> RequestFormat:
@@ -69,7 +68,6 @@ class OperatorWire:
         """See `Wire.close`."""
 
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
-        """See `Wire.read`."""
         assert isinstance(format_, RequestFormat)
         assert self._parser is not None
         media_type, body, settings, threads = format_.request, context.body, context.settings, context.parsing

@@ -1,6 +1,6 @@
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # As memory.py: numba types this file.
-# ruff: noqa: ARG001, ARG002  # parameters of intrinsics stand for what their code is given; both kinds have the same
+# ruff: noqa: ARG001  # parameters of intrinsics stand for what their code is given; both kinds have the same
 """Kernels of reductions: sums and largest elements of lines, which may run along several axes.
 
 Lines of neighbouring elements are read a vector at a time. Of other lines those that lie side by side are reduced
