@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.http_app import eventually
+from tests.support.http_app import PATIENCE, eventually
 from tests.support.processes import remaining
 
 from tensorpost.values.onnx_package import infer_model
 from tensorpost.values.problems import LibraryFailed, LibraryUnavailable, LimitExceeded
+from tensorpost_server.child_processes import process
 from tensorpost_server.child_processes.messages import INLINE_BYTES, MalformedMessage, receive, send_parts
 from tensorpost_server.child_processes.process import FunctionRefused
 from tensorpost_server.child_processes.process_pool import ProcessPool
@@ -232,3 +235,46 @@ def test_arrays_of_any_type_and_size_travel_and_garbage_does_not() -> None:
             receive(whole.replace(b"[4]", b"[-]"), segment)
     finally:
         segment.close()
+
+
+@linux
+def test_an_error_that_nobody_expected_is_logged_and_named(pool: ProcessPool, caplog: pytest.LogCaptureFixture) -> None:
+    before = pool.state.ended.get("failed", 0)
+
+    with pytest.raises(LibraryFailed, match="KeyError") as failed:  # there is no such function
+        pool.call("no_function", {}, subject="a node", memory_bytes=64 << 20)
+
+    assert failed.value.extra == {"reason": "ended", "ended_by": "KeyError"}
+    assert "in _answer" in caplog.text
+    assert pool.state.ended["failed"] == before + 1
+    (pooled,) = call(pool, model("Relu", 14, {"X": (1,)}), np.array([-1], np.float32))
+    assert pooled.tolist() == [0]
+
+
+@linux
+@pytest.mark.parametrize("half", ["answer", "call"])
+def test_a_process_that_stops_in_the_middle_of_a_message_is_ended(
+    monkeypatch: pytest.MonkeyPatch, half: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr(process, "STALL_SECONDS", 1)
+    child = process.ChildProcess(("json",))
+    head = {"function": "version_of_schema", "seconds": 60, "memory_bytes": 1 << 20, "threads": 1}
+    arrays: list[Any] = []
+    ours, theirs = Pipe()
+    if half == "call":
+        os.kill(child.pid, signal.SIGSTOP)
+        arrays.append(np.zeros(32 << 20, np.uint8))
+        monkeypatch.setattr(child, "_ready", True)
+        child._close_segment()
+    else:
+        process._limit_waits(ours.fileno())
+        monkeypatch.setattr(child, "_connection", ours)
+        monkeypatch.setattr(child, "_ready", True)
+        os.write(theirs.fileno(), struct.pack("!i", 1000) + b"{")
+    begin = time.monotonic()
+
+    with pytest.raises(process.ChildEnded):
+        child.call(head, arrays, 0, lambda: None)
+
+    assert time.monotonic() - begin < PATIENCE
+    assert child.ended

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import connection as connections
@@ -45,6 +46,7 @@ _KEPT_SECONDS = 30.0
 """Seconds without a call after which sessions are dropped and unused memory is given back."""
 _MOST_KEPT_BYTES = 32 << 20
 """What a process may keep of the calls before, as sessions and as memory that its allocator holds."""
+_MOST_TRACEBACK = 8000  # characters, the last ones
 _STACK_BYTES = 9 << 20  # of a thread that a library starts; untouched pages of it count in the limit
 
 
@@ -89,6 +91,13 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         found, made = {"refused": refusal.kind, "message": str(refusal)}, []
     except MemoryError:
         found, made = {"refused": "memory", "message": ""}, []
+    except Exception as error:  # noqa: BLE001 # the server says so, and ends this process, whose state nobody knows
+        found = {
+            "refused": "fault",
+            "error": type(error).__name__,
+            "message": traceback.format_exc()[-_MOST_TRACEBACK:],
+        }
+        made = []
     finally:
         _unlimit()
     most = base + _MOST_KEPT_BYTES + sum([array.nbytes for array in made])

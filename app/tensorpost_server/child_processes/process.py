@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +20,8 @@ from .segment import SharedSegment
 START_SECONDS = 60.0
 CHECK_SECONDS = 0.05
 """How often a call that waits looks whether its result is still wanted."""
+STALL_SECONDS = 5
+"""How long a read or a write waits for a process that stops in the middle of a message."""
 
 _MOST_HEAD_BYTES = 64 << 20
 """Largest size of an answer without its arrays: outputs that were inferred, and what a library says."""
@@ -35,12 +39,14 @@ class ChildEnded(ChildFailed):
     """The process ended during the call.
 
     Attributes:
-        by_signal: name of the signal by which the library ended it, as SIGABRT; empty if it was ended from outside.
+        by_signal: name of the signal by which the library ended it, as SIGABRT, or of the error that nobody expected;
+            empty if it was ended from outside.
+        traceback: where that error was raised.
     """
 
-    def __init__(self, by_signal: str) -> None:
+    def __init__(self, by_signal: str, traceback: str = "") -> None:
         super().__init__(by_signal)
-        self.by_signal = by_signal
+        self.by_signal, self.traceback = by_signal, traceback
 
 
 class ChildTimedOut(ChildFailed):
@@ -76,6 +82,7 @@ class ChildProcess:
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._connection, theirs = Pipe()
+        _limit_waits(self._connection.fileno())
         self._segment: SharedSegment | None = None
         try:
             with suppress(OSError):  # there is no such memory: arrays travel through the connection
@@ -125,7 +132,7 @@ class ChildProcess:
             return self._call(dict(head), arrays, output_bytes, check)
         except (ChildOutOfMemory, FunctionRefused):
             raise
-        except (EOFError, ConnectionError, MalformedMessage) as error:
+        except (EOFError, ConnectionError, BlockingIOError, MalformedMessage) as error:
             raise self._end_of_call() from error
         except BaseException:
             self.close()
@@ -177,6 +184,8 @@ class ChildProcess:
         if (kind := answer.get("refused")) is not None:
             if kind == "memory":
                 raise ChildOutOfMemory
+            if kind == "fault":
+                raise ChildEnded(str(answer.get("error")), str(answer.get("message", "")))
             raise FunctionRefused(str(kind), str(answer.get("message", "")))
         return answer, found
 
@@ -202,6 +211,15 @@ class ChildProcess:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
+
+
+def _limit_waits(connection: int) -> None:
+    """Let no read and no write of a socket wait for long: a process may stop in the middle of a message (socket(7))."""
+    if sys.platform == "win32":
+        return  # where it is no socket
+    with socket.socket(fileno=os.dup(connection)) as end:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", STALL_SECONDS, 0))
 
 
 def _start(connection: int, segment: SharedSegment | None, modules: Sequence[str]) -> subprocess.Popen[bytes]:

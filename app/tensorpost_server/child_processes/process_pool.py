@@ -223,7 +223,10 @@ class ProcessPool:
         if not error.by_signal:
             return self._unavailable(error)
         self._note_failure(digest)
-        _log.warning("%s ended its process while it worked on %s: %s", self.title, subject, error.by_signal)
+        _log.warning(
+            "%s ended its process while it worked on %s: %s%s", self.title, subject, error.by_signal,
+            f"\n{error.traceback}" if error.traceback else "",
+        )  # fmt: skip
         return LibraryFailed(
             f"{self.title} ended its process ({error.by_signal}) while it worked on {subject}; an attribute or an "
             "element has a value that it does not check, so change those",
