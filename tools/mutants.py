@@ -6,11 +6,11 @@ operator of comparison or arithmetic, `and` for `or`, a condition negated, a num
 statement removed, two arguments swapped. Docstrings, annotations, decorators, `__all__`, asserts, log messages, strings
 and what a `raise` says are left alone.
 
-Each is made in a copy of the tree, build/mutants/tree, where tests run until the first red one: those that are named as
-the mutated module, import it or name it first, then all of the folders that belong to it (`FOLDERS`) and of http,
-conformance and attacks. What was found is kept in build/mutants/results.jsonl; what was killed is not tried again until
-its file changes. A test that takes a minute hangs, which is red; a mutant whose tests are not through after `--limit`
-seconds is listed as survived so far.
+Each is made in a copy of the tree, build/mutants/tree-N (`--jobs` of them at a time), where tests run until the first
+red one: those that are named as the mutated module, import it or name it first, then all of the folders that belong to
+it (`FOLDERS`) and of http, conformance and attacks. What was found is kept in build/mutants/results.jsonl; what was
+killed is not tried again until its file changes. A test that takes a minute hangs, which is red; a mutant whose tests
+are not through after `--limit` seconds is listed as survived so far.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import difflib
 import hashlib
 import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,12 +169,12 @@ def tests_of(path: str, *, named_only: bool) -> list[str]:
         lambda _: not named_only,
     )
     found = [file for order in orders for file in files if order(file)]
-    return [file.relative_to(ROOT).as_posix() for file in dict.fromkeys(found)]
+    return [file.relative_to(ROOT).as_posix() for file in dict.fromkeys(found or files)]
 
 
-def copied() -> Path:
+def copied(number: int) -> Path:
     """The tree as it is here, without what git ignores, in a folder of its own."""
-    tree = WORK / "tree"
+    tree = WORK / f"tree-{number}"
     shutil.rmtree(tree, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, check=True
@@ -223,26 +225,39 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600, help="begin no mutant after that")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time; tests that wait want a core each")
     parser.add_argument("--named-only", action="store_true", help="only tests that name the module: a first look")
     options = parser.parse_args()
     mutants, end = drawn(options.count, options.seed), time.monotonic() + options.seconds
-    tree, results = copied(), WORK / "results.jsonl"
+    trees, results = queue.SimpleQueue[Path](), WORK / "results.jsonl"
+    for number in range(options.jobs):
+        trees.put(copied(number))
     known = (
         {row["key"]: row for row in map(json.loads, results.read_text("utf-8").splitlines())}
         if results.exists()
         else {}
     )
-    found: list[dict[str, Any]] = []
-    for number, mutant in enumerate(mutants, start=1):
+
+    def result_of(mutant: Mutant) -> dict[str, Any] | None:
         key = mutant.key((ROOT / mutant.path).read_bytes())
-        if known.get(key, {}).get("state") != "killed":
-            if time.monotonic() > end:
-                continue
-            known[key] = {"key": key, **tried(tree, mutant, options.limit, named_only=options.named_only)}
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(known[key]) + "\n")
-        found.append(known[key])
-        print(f"{number:4} {known[key]['state']:15} {known[key]['seconds']:4} s  {mutant.path}", flush=True)
+        if known.get(key, {}).get("state") == "killed":
+            return known[key]
+        if time.monotonic() > end:
+            return None
+        tree = trees.get()
+        try:
+            return {"key": key, **tried(tree, mutant, options.limit, named_only=options.named_only)}
+        finally:
+            trees.put(tree)
+
+    found: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(options.jobs) as threads, results.open("a", encoding="utf-8") as file:
+        tasks = [threads.submit(result_of, mutant) for mutant in mutants]
+        for row in filter(None, (task.result() for task in as_completed(tasks))):
+            if row is not known.get(row["key"]):
+                print(json.dumps(row), file=file, flush=True)
+            found.append(row)
+            print(f"{len(found):4} {row['state']:15} {row['seconds']:4} s  {row['path']}", flush=True)
     alive = [row for row in found if row["state"] != "killed"]
     for row in alive:
         print(
