@@ -25,9 +25,10 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
-from tensorpost_server.backends import CannotOpen, DeviceOptions
+from tensorpost_server.backends import CannotOpen, DeviceOptions, device_run
 from tensorpost_server.backends.cuda import backend as module
-from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend
+from tensorpost_server.backends.cuda.backend import LOST, CudaBackend
+from tensorpost_server.backends.device_run import SMALLEST_PART
 from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.engine import Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
@@ -315,7 +316,7 @@ def test_parts_of_a_slice_are_the_same_bytes(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, compute: Compute, case: Case
 ):
     # Everything that is larger than one element finds no room.
-    monkeypatch.setattr(module, "SMALLEST_PART", 1)
+    monkeypatch.setattr(device_run, "SMALLEST_PART", 1)
     desc = case.desc
     item = make_plan(desc, 1 << 20).outputs[0].layout.data_type.item_size
 

@@ -194,10 +194,11 @@ class SharingBackend(Backend, Protocol):
         """Copy bytes from host memory of the same length."""
         ...
 
-    def start_shared(
-        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
-    ) -> Run:
-        """`start` with inputs and outputs in shared memory.
+    def start(
+        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
+        targets: Sequence[DeviceMemory | None] | None = None,
+    ) -> Run:  # fmt: skip
+        """`Backend.start` where inputs and outputs may be in shared memory.
 
         Args:
             plan: what to run.
@@ -218,6 +219,10 @@ class HostBackend:
     """There is one."""
     inline = True
     """A small plan is done before another thread would have woken up."""
+
+    def refusal_reason(self, plan: Plan) -> str | None:
+        """None: it runs every plan."""
+        return None
 
     def library(self, plan: Plan) -> str:
         """Empty: the backend's own code computes every plan that it does not refuse."""

@@ -23,10 +23,6 @@ class NullBackend(HostBackend):
     name: str = "null"
     device: str = "none (answers zeros)"
 
-    def refusal_reason(self, plan: Plan) -> str | None:
-        """Always None: it accepts every plan."""
-        return None
-
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NullRun:
         """Remember the plan."""
         return NullRun(plan)

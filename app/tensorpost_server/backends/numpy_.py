@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,14 @@ import numpy as np
 from tensorpost.values.layout import Layout
 
 from ..forms.base import extents
-from ..planning import OutputSlice, Plan
+from ..planning import OutputSlice, Plan, PlanStep
 from .base import HostBackend
+from .device_run import DeviceRun, Memory, bytes_of, elements_of, outputs_of
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyBackend(HostBackend):
-    """Runs any plan on the CPU.
+    """Runs any plan on the CPU; as the `Device` of its runs, it computes on the caller's memory.
 
     Attributes:
         threads: slices computed at the same time; NumPy releases the interpreter lock inside its loops.
@@ -29,77 +29,34 @@ class NumpyBackend(HostBackend):
     name: str = "numpy"
     device: str = f"cpu ({platform.machine()})"
 
-    def refusal_reason(self, plan: Plan) -> str | None:
-        """Always None: NumPy runs every operator."""
-        return None
-
     def library(self, plan: Plan) -> str:
         """ONNX Runtime, for operators that NumPy does not compute here."""
         return "" if plan.form.library == self.name else plan.form.library
 
-    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumpyRun:
+    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DeviceRun:
         """Views of the inputs; nothing is copied."""
-        views = [layout.view(memory) for layout, memory in zip(plan.operands, inputs, strict=True)]
-        return NumpyRun(plan, views)
+        return DeviceRun(self, plan, inputs)
 
+    # ---- for the runs ------------------------------------------------------------------------------------------------
 
-@dataclass(slots=True)
-class NumpyRun:
-    """A plan with its inputs as arrays.
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], None]:
+        """Views of the blocks."""
+        return [layout.view(block) for layout, block in zip(layouts, blocks, strict=True)], None
 
-    Attributes:
-        plan: what is computed.
-        inputs: an array for each input of the plan.
-    """
+    def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
+        return outputs_of(np, step, inputs)
 
-    plan: Plan
-    inputs: list[Any]
-    _outputs: list[Any] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def compute(self, index: int) -> memoryview:
-        plan, form = self.plan, self.plan.form
-        piece = plan.slices.whole or plan.slices.piece(index)
-        layout = plan.outputs[piece.output].layout
-        if form.computed_whole:
-            made = self._made()[piece.output][tuple([slice(*span) for span in piece.box])]
-            if layout.packed and made.flags.c_contiguous:
-                return made.reshape(-1).view(np.uint8).data
-            block, out = new_block(layout, piece)
-            out[...] = made
-            return block.data
-        if layout.packed:
-            out = np.empty(extents(piece.box), layout.data_type.dtype)
-            form.fill(np, self.inputs, piece.box, out, piece.output)
-            return out.reshape(-1).view(np.uint8).data
-        block, out = new_block(layout, piece)
-        form.fill(np, self.inputs, piece.box, out, piece.output)
+    def make(
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: Memory | None
+    ) -> memoryview:
+        """Computed into new memory: there is none of another kind."""
+        layout, box = step.outputs[piece.output].layout, piece.box
+        block = (np.empty if layout.packed else np.zeros)(piece.computed, np.uint8)
+        step.form.fill(np, inputs, box, elements_of(np, block, layout, extents(box)), piece.output)
         return block.data
 
-    def _made(self) -> list[Any]:
-        """All outputs in full, computed once; further slices of the run wait for the result."""
-        with self._lock:
-            if self._outputs is None:
-                made = self.plan.form.compute(np, self.inputs)
-                self._outputs = [
-                    np.asarray(array).astype(slot.layout.data_type.dtype, copy=False).reshape(slot.layout.sizes)
-                    for array, slot in zip(made, self.plan.outputs, strict=True)
-                ]
-            return self._outputs
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+        return bytes_of(np, part, layout, piece).data
 
-    def close(self) -> None:
-        """Drop the references to the inputs, so that their memory can be freed."""
-        self.inputs, self._outputs = [], None
-
-
-def new_block(layout: Layout, piece: OutputSlice) -> tuple[Any, Any]:
-    """Fresh memory for a slice, with zeros where it has gaps, as bytes and as an array of the box's shape.
-
-    Args:
-        layout: the whole output's.
-        piece: one of its slices.
-    """
-    block = (np.empty if layout.packed else np.zeros)(piece.computed, np.uint8)
-    sizes = tuple(extents(piece.box))
-    part = Layout(layout.data_type, sizes, layout.strides, piece.computed, packed=layout.packed)
-    return block, part.view(block)
+    def release(self, uploaded: None) -> None:
+        """Nothing was begun."""

@@ -215,7 +215,7 @@ class Worker:
             inputs: bytes of the plan's inputs, in binding order; those of indices are in host memory.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
-            targets: see `SharingBackend.start_shared`.
+            targets: see `SharingBackend.start`.
         """
         calls = self._threads.open(caller)
         try:
@@ -265,13 +265,13 @@ class Worker:
     def _begin(
         self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
     ) -> Run:
-        """Start a run whose indices lie within their axes; see `SharingBackend.start_shared`."""
+        """Start a run whose indices lie within their axes; see `SharingBackend.start`."""
         plan.check_indices(inputs)
         in_host_memory = [block for block in inputs if isinstance(block, memoryview)]
         if targets is None and len(in_host_memory) == len(inputs):
             return self.backend.start(plan, in_host_memory)
         assert isinstance(self.backend, SharingBackend)
-        return self.backend.start_shared(plan, inputs, targets)
+        return self.backend.start(plan, inputs, targets)
 
     async def _abandon(self, starting: Future[Run]) -> None:
         """Await the start of a run whose caller was cancelled, since it reads the inputs until then, and close it."""

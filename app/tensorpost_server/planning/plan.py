@@ -52,6 +52,12 @@ class PlanStep:
             ])  # fmt: skip
         return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs)
 
+    @property
+    def operands(self) -> tuple[Layout, ...]:
+        """How the form reads each input: as it lies, or broadcast to the output's sizes."""
+        sizes = self.outputs[0].layout.sizes
+        return tuple([self.form.operand(slot.layout, sizes) for slot in self.inputs])
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -88,12 +94,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         (step,) = self.steps
-        sizes = step.outputs[0].layout.sizes
         follows = {
             "form": step.form,
             "inputs": step.inputs,
             "outputs": step.outputs,
-            "operands": tuple([step.form.operand(slot.layout, sizes) for slot in step.inputs]),
+            "operands": step.operands,
             "input_bytes": sum([slot.layout.size_in_bytes for slot in step.inputs]),
             "output_bytes": sum([slot.layout.size_in_bytes for slot in step.outputs]),
         }

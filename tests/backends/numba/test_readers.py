@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleGrad1OperatorDesc
 from tensorpost.descriptors import Resample1OperatorDesc as Resample1
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.numba_ import NumbaBackend, NumbaRun, launch_plan
+from tensorpost_server.backends.numba_ import NumbaBackend, launch_plan
 from tensorpost_server.backends.numba_.tap_tables import MOST_ENTRIES, MOST_READ, most_taps, table_of
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis
@@ -119,8 +119,7 @@ def test_an_uneven_axis_needs_no_more_scratch_memory_than_an_even_one(numba: Num
     run = numba.start(plan, [memoryview(np.ones(1, np.float16).tobytes())])
 
     out = np.frombuffer(run.compute(0), np.float16)
-    assert isinstance(run, NumbaRun)
-    _, plan_of_slice = run.recipe.launch_plan(0)
+    plan_of_slice = numba._recipe(plan.steps[0]).launch_plan(plan.slices.piece(0))
     numba.close()
 
     assert numba.uses_numpy(plan) is None

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,10 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines
-from ...forms.base import Box, extents
-from ...planning import Plan, cut
+from ...forms.base import extents
+from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
+from ..device_run import SMALLEST_PART, DeviceRun, Memory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
 from .ipc import SharedAllocations
@@ -34,9 +34,6 @@ from .pinned import PinnedMemory
 
 WORKER_THREADS = 2
 """One slice is computed while another is on the bus; a third would only wait."""
-
-SMALLEST_PART = 64 * 1024
-"""Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
 
 SHARE_OF_FREE = 0.75
 """The share of a device's memory that is used; the rest is for CuPy's kernels, the context, and other processes."""
@@ -96,7 +93,7 @@ class CudaBackend:
     ) -> None:
         self.cupy = cupy = _cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
-        self.fill, self._forget = compute.fill, compute.clear_caches
+        self._fill, self._forget = compute.fill, compute.clear_caches
         count = _device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
@@ -181,28 +178,11 @@ class CudaBackend:
         """Page-locked memory as long as there is room in what was locked at the start."""
         return self._pinned.lend(size_in_bytes)
 
-    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> CudaRun:
+    def start(
+        self, plan: Plan, inputs: Sequence[Memory], targets: Sequence[DeviceMemory | None] | None = None
+    ) -> DeviceRun:
         """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
-        return self.start_shared(plan, inputs, None)
-
-    def start_shared(
-        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
-    ) -> CudaRun:
-        with self.working(self._uploads):
-            blocks = [self.room(memory.nbytes) for memory in inputs]
-            uploaded = self.cupy.cuda.Event(disable_timing=True)
-            arrays: list[Any] = []
-            try:
-                for layout, memory, block in zip(plan.operands, inputs, blocks, strict=True):
-                    self.copy(block, memory, up=True, stream=self._uploads)
-                    arrays.append(_view(self.cupy, layout, block))
-                uploaded.record(self._uploads)
-                if is_timed():
-                    self._uploads.synchronize()
-            except BaseException:
-                self._uploads.synchronize()  # the caller's memory must not be read once it is told
-                raise
-            return CudaRun(self, plan, arrays, uploaded, targets)
+        return DeviceRun(self, plan, inputs, targets)
 
     def gauges(self) -> Mapping[str, int]:
         """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
@@ -262,6 +242,76 @@ class CudaBackend:
 
     # ---- for the runs ------------------------------------------------------------------------------------------------
 
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], Any]:
+        """Arrays of device memory, and the event after the last upload; nothing is kept of what fails."""
+        with self.working(self._uploads):
+            rooms = [self.room(block.nbytes) for block in blocks]
+            uploaded = self.cupy.cuda.Event(disable_timing=True)
+            arrays: list[Any] = []
+            try:
+                for layout, block, room in zip(layouts, blocks, rooms, strict=True):
+                    self.copy(room, block, up=True, stream=self._uploads)
+                    used, sizes = room[: layout.data_size_in_bytes], layout.sizes
+                    if used.size:
+                        arrays.append(elements_of(self.cupy, used, layout, sizes))
+                    else:
+                        arrays.append(self.cupy.empty(sizes, layout.data_type.dtype))
+                uploaded.record(self._uploads)
+                if is_timed():
+                    self._uploads.synchronize()
+            except BaseException:
+                self._uploads.synchronize()  # the caller's memory must not be read once it is told
+                raise
+            return arrays, uploaded if arrays else None
+
+    def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
+        with self._session(uploaded):
+            return outputs_of(self.cupy, step, inputs)
+
+    def make(
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: Memory | None
+    ) -> memoryview:
+        layout = step.outputs[piece.output].layout
+        with self._session(uploaded) as stream:
+            block = self.room(piece.computed)
+            if not layout.packed:
+                block.fill(0)
+            out = elements_of(self.cupy, block, layout, extents(piece.box))
+            self._fill(step.form, inputs, piece.box, out, piece.output)
+            return self._brought(block, target, stream)
+
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+        with self._session(None) as stream:
+            return self._brought(bytes_of(self.cupy, part, layout, piece), target, stream)
+
+    @contextmanager
+    def _session(self, uploaded: Any) -> Generator[Any]:
+        """The stream of this thread, on which everything inside is done once the inputs are there, and at the end."""
+        stream = self.lane()
+        next_phase("kernel")
+        with self.working(stream):
+            try:
+                if uploaded is not None:
+                    stream.wait_event(uploaded)
+                yield stream
+            finally:
+                # Blocks are used again when they are freed, targets are the caller's, and other streams read outputs.
+                stream.synchronize()
+
+    def _brought(self, block: Any, target: Memory | None, stream: Any) -> memoryview:
+        """Copy bytes to the target; without one, to page-locked memory as long as there is room in it."""
+        if is_timed():
+            stream.synchronize()
+            next_phase("download")
+        if target is None:
+            target = self.host_memory(block.nbytes) or plain_memory(block.nbytes)
+        self.copy(block, target, up=False, stream=stream)
+        return memoryview(b"") if isinstance(target, DeviceMemory) else target
+
+    def release(self, uploaded: Any) -> None:
+        with self.working(self.lane()):
+            uploaded.synchronize()
+
     def lane(self) -> Any:
         """The stream of this thread."""
         if not hasattr(self._lanes, "stream"):
@@ -305,7 +355,7 @@ class CudaBackend:
             self._pool.free_all_blocks()
             return self._pool.malloc(size_in_bytes)
 
-    def copy(self, block: Any, memory: memoryview | DeviceMemory, *, up: bool, stream: Any) -> None:
+    def copy(self, block: Any, memory: Memory, *, up: bool, stream: Any) -> None:
         """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
 
         Page-locked memory is copied without the processor; it must not be touched until the stream is through.
@@ -346,136 +396,8 @@ class CudaBackend:
         return f"{self.device} could not be opened: {error}; nvidia-smi may say more"
 
 
-@dataclass(slots=True)
-class CudaRun:
-    """A plan with its inputs on the device, or on the way there.
-
-    Attributes:
-        backend: the device.
-        plan: what is computed.
-        inputs: an array for each input of the plan.
-        uploaded: the event after the last upload.
-        targets: memory for the bytes of each output; see `SharingBackend.start_shared`.
-    """
-
-    backend: CudaBackend
-    plan: Plan
-    inputs: list[Any]
-    uploaded: Any
-    targets: Sequence[DeviceMemory | None] | None = None
-    _outputs: list[Any] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def compute(self, index: int) -> memoryview:
-        piece = self.plan.slices.piece(index)
-        if self.targets is None:
-            result = memory = self.backend.host_memory(piece.computed) or plain_memory(piece.computed)
-        else:
-            result, target = memoryview(b""), self.targets[piece.output]
-            if target is None:
-                return result
-            memory = target.part(piece.begin, piece.computed)
-        stream = self.backend.lane()
-        with self.backend.working(stream):
-            stream.wait_event(self.uploaded)
-        fill = self._fill_from(self._computed()) if self.plan.form.computed_whole else self._fill
-        whole = self.plan.outputs[piece.output].layout
-        part = Layout(whole.data_type, tuple(extents(piece.box)), whole.strides, piece.computed, whole.packed)
-        self._make(part, piece.box, memory, lambda box, out: fill(box, out, piece.output))
-        return result
-
-    def _fill(self, box: Box, out: Any, output: int) -> None:
-        self.backend.fill(self.plan.form, self.inputs, box, out, output)
-
-    def _fill_from(self, outputs: Sequence[Any]) -> Callable[[Box, Any, int], None]:
-        def fill(box: Box, out: Any, output: int) -> None:
-            out[...] = outputs[output][tuple([slice(*span) for span in box])]
-
-        return fill
-
-    def _computed(self) -> list[Any]:
-        """All outputs in full, computed once; other slices of the run wait for it."""
-        stream = self.backend.lane()
-        with self._lock, self.backend.working(stream):
-            if self._outputs is None:
-                try:
-                    made = self.plan.form.compute(self.backend.cupy, self.inputs)
-                    self._outputs = [
-                        self.backend.cupy.asarray(array, slot.layout.data_type.dtype).reshape(slot.layout.sizes)
-                        for array, slot in zip(made, self.plan.outputs, strict=True)
-                    ]
-                finally:
-                    stream.synchronize()  # other streams read the outputs, and temporaries are used again when freed
-            return self._outputs
-
-    def _make(
-        self, part: Layout, box: Box, memory: memoryview | DeviceMemory, fill: Callable[[Box, Any], None]
-    ) -> None:
-        """Compute a part of an output into a caller's memory; in halves, and halves of those, if it finds no room.
-
-        Args:
-            part: its layout.
-            box: which part of the output.
-            memory: where to, as long as the part.
-            fill: computes a box of the output into an array on the device.
-        """
-        backend, gaps = self.backend, self.plan.slices.has_gaps
-        stream = backend.lane()
-        next_phase("kernel")
-        try:
-            with backend.working(stream):
-                try:
-                    block = backend.room(memory.nbytes)
-                    if gaps:
-                        block.fill(0)
-                    fill(box, _view(backend.cupy, part, block))
-                    if is_timed():
-                        stream.synchronize()
-                        next_phase("download")
-                    backend.copy(block, memory, up=False, stream=stream)
-                finally:
-                    stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
-            return
-        except OutOfDeviceMemory:
-            half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
-            smaller = cut(part, half)
-            if half < SMALLEST_PART or len(smaller) < 2:
-                raise
-        if gaps and isinstance(memory, memoryview):
-            np.frombuffer(memory, np.uint8)[:] = 0
-        for piece in smaller:
-            begins = [start for start, _ in box]
-            within = tuple([(at + start, at + stop) for at, (start, stop) in zip(begins, piece.box, strict=True)])
-            layout = Layout(part.data_type, tuple(extents(piece.box)), part.strides, piece.computed, part.packed)
-            self._make(layout, within, _part(memory, piece.begin, piece.computed), fill)
-
-    def close(self) -> None:
-        """Wait until the inputs have been read, then forget them."""
-        arrays, self.inputs, self._outputs = self.inputs, [], None
-        if arrays:
-            with self.backend.working(self.backend.lane()):
-                self.uploaded.synchronize()
-
-
 def _host_address(memory: memoryview) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-
-
-def _part(memory: memoryview | DeviceMemory, begin: int, size_in_bytes: int) -> memoryview | DeviceMemory:
-    is_shared = isinstance(memory, DeviceMemory)
-    return memory.part(begin, size_in_bytes) if is_shared else memory[begin : begin + size_in_bytes]
-
-
-def _view(cupy: Any, layout: Layout, block: Any) -> Any:
-    """`Layout.view` on the device: the elements in a block of bytes that the host has found long enough."""
-    needed, dtype = layout.data_size_in_bytes, layout.data_type.dtype
-    if needed == 0:
-        return cupy.empty(layout.sizes, dtype)
-    flat = block[:needed].view(dtype)
-    if layout.packed:
-        return flat.reshape(layout.sizes)
-    strides = tuple([stride * dtype.itemsize for stride in layout.strides])
-    return cupy.lib.stride_tricks.as_strided(flat, shape=layout.sizes, strides=strides)
 
 
 def _cupy() -> Any:

@@ -6,12 +6,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tensorpost.values.layout import Layout
+import numpy as np
+
 from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
 
+from ...forms.base import extents
 from ...planning import Plan
 from ..base import MOST_DIRECTML_SECONDS, CannotOpen, DeviceOptions, HostBackend, plain_memory
-from ..numpy_ import new_block
+from ..device_run import elements_of
 from . import d3d12
 from .com import ComError
 from .device import Device, adapters
@@ -227,8 +229,8 @@ class DirectmlRun:
         block = self.backend.read(buffer, piece.begin, piece.computed)
         if layout.packed:
             return block
-        clean, out = new_block(layout, piece)
-        out[...] = Layout(layout.data_type, out.shape, layout.strides, piece.computed, packed=False).view(block)
+        clean, sizes = np.zeros(piece.computed, np.uint8), extents(piece.box)
+        elements_of(np, clean, layout, sizes)[...] = elements_of(np, np.frombuffer(block, np.uint8), layout, sizes)
         return clean.data
 
     def close(self) -> None:

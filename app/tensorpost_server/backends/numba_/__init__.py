@@ -14,7 +14,6 @@ number (`kernels/float64_math.py`).
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,9 +31,9 @@ from ...forms.onnx_axes import FilterMap
 from ...forms.onnx_resize import OnnxResize
 from ...forms.resample_axes import AdjointAxis
 from ...forms.separable import Rounding, Separable
-from ...planning import Plan
-from ..base import HostBackend
-from ..numpy_ import NumpyBackend, NumpyRun
+from ...planning import OutputSlice, Plan, PlanStep
+from ..device_run import Memory
+from ..numpy_ import NumpyBackend
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
@@ -58,42 +57,41 @@ PlannerFactory = Callable[[Kernels], Planner]
 
 @dataclass(slots=True)
 class _Recipe:
-    """What the backend knows about a plan, for every request that comes with it.
+    """What the backend knows about a step, for every request that comes with its plan.
 
     Attributes:
-        plan: the plan; the same object for all of these requests.
-        planner: makes launch plans; None if NumPy computes the plan.
+        step: the step; the same object for all of these requests.
+        planner: makes launch plans; None if NumPy computes the step.
         reason: why NumPy does.
         sources: how each input lies in its block.
         targets: how a slice of each output lies in its block.
-        launch_plans: launch plans made so far, by slice, each with the bytes of its slice.
-        kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by -1 - slice.
+        launch_plans: launch plans made so far, by the slice's output and first byte.
+        kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by their key.
     """
 
-    plan: Plan
+    step: PlanStep
     planner: Planner | None
     reason: str | None
     sources: tuple[StridedBuffer, ...]
     targets: tuple[StridedBuffer, ...]
-    launch_plans: dict[int, tuple[int, LaunchPlan]] = field(default_factory=dict[int, tuple[int, LaunchPlan]])
-    kept: dict[int, int] = field(default_factory=dict[int, int])
+    launch_plans: dict[tuple[int, int], LaunchPlan] = field(default_factory=dict[tuple[int, int], LaunchPlan])
+    kept: dict[int | tuple[int, int], int] = field(default_factory=dict[int | tuple[int, int], int])
 
-    def launch_plan(self, index: int) -> tuple[int, LaunchPlan]:
-        """The bytes of a slice and the calls that compute it."""
-        found = self.launch_plans.get(index)
-        if found is None:
+    def launch_plan(self, piece: OutputSlice) -> LaunchPlan:
+        """The calls that compute a slice."""
+        key = (piece.output, piece.begin)
+        plan = self.launch_plans.get(key)
+        if plan is None:
             assert self.planner is not None
-            piece = self.plan.slices.piece(index)
-            made = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
-            found = (piece.computed, made)
-            kept = {**self.kept, **{id(table): table.nbytes for table in made.kept}, -1 - index: made.nbytes}
+            plan = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
+            kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
             if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= MOST_KEPT:
-                self.launch_plans[index], self.kept = found, kept
-        return found
+                self.launch_plans[key], self.kept = plan, kept
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
-class NumbaBackend(HostBackend):
+class NumbaBackend(NumpyBackend):
     """Runs any plan on the CPU, several times faster than NumPy where sums and expressions are involved.
 
     Opening it loads compiled kernels from the cache; it never compiles.
@@ -107,54 +105,49 @@ class NumbaBackend(HostBackend):
             for this kind of machine.
     """
 
-    threads: int = 1
     name: str = "numba"
-    device: str = f"cpu ({platform.machine()})"
     kernels: Kernels = field(default_factory=library.load, repr=False)
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
-    def refusal_reason(self, plan: Plan) -> str | None:
-        """Always None: NumPy computes what no loop was compiled for."""
-        return None
-
     def uses_numpy(self, plan: Plan) -> str | None:
         """Why NumPy computes the plan; None if compiled loops do."""
-        return self._recipe(plan).reason
+        return self._recipe(plan.steps[-1]).reason
 
     def library(self, plan: Plan) -> str:
         """NumPy, or ONNX Runtime, where no compiled loops compute the plan."""
         return "" if self.uses_numpy(plan) is None else plan.form.library or "numpy"
 
-    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun | NumpyRun:
-        """Views of the inputs; nothing is copied."""
-        recipe = self._recipe(plan)
+    def make(
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: Memory | None
+    ) -> memoryview:
+        """Computed by compiled loops, or by NumPy."""
+        recipe = self._recipe(step)
         if recipe.planner is None:
-            return NumpyBackend().start(plan, inputs)
-        run = NumbaRun(recipe, [], [])
-        for layout, memory in zip(plan.operands, inputs, strict=True):
-            view = layout.view(memory)
-            run.views.append(view)
-            run.addresses.append(view.__array_interface__["data"][0])  # a third of the time of `ctypes.data`
-        return run
+            return NumpyBackend.make(self, step, inputs, uploaded, piece, target)
+        block = (np.empty if step.outputs[piece.output].layout.packed else np.zeros)(piece.computed, np.uint8)
+        # A third of the time of `ctypes.data`.
+        addresses = [array.__array_interface__["data"][0] for array in (block, *inputs)]
+        recipe.launch_plan(piece).run(*addresses)
+        return block.data
 
     def close(self) -> None:
         """Forget what is known about plans."""
         self._recipes.clear()
 
-    def _recipe(self, plan: Plan) -> _Recipe:
+    def _recipe(self, step: PlanStep) -> _Recipe:
         # By identity, because equal plans are one object (`make_plan` keeps them) and comparing takes longer than this.
-        recipe = self._recipes.get(id(plan))
-        if recipe is None or recipe.plan is not plan:
-            recipe = self._new_recipe(plan)
+        recipe = self._recipes.get(id(step))
+        if recipe is None or recipe.step is not step:
+            recipe = self._new_recipe(step)
             if len(self._recipes) >= MOST_PLANS:
                 self._recipes.clear()
-            self._recipes[id(plan)] = recipe
+            self._recipes[id(step)] = recipe
         return recipe
 
-    def _new_recipe(self, plan: Plan) -> _Recipe:
-        inputs, outputs = plan.operands, [slot.layout for slot in plan.outputs]
+    def _new_recipe(self, step: PlanStep) -> _Recipe:
+        inputs, outputs = step.operands, [slot.layout for slot in step.outputs]
         names = [tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)]
-        form = plan.form
+        form = step.form
         if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:
             sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
             form = Copies((len(sizes),), ((Copy.of_box(sizes),),)) if 0 not in sizes else form
@@ -165,38 +158,13 @@ class NumbaBackend(HostBackend):
             planner, reason = None, f"the loops for {planner.group} are not compiled: run `tensorpost warmup`"
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
-        return _Recipe(plan, planner, reason, tuple(sources), tuple(targets))
+        return _Recipe(step, planner, reason, tuple(sources), tuple(targets))
 
 
 def _buffer(layout: Layout, block: int) -> StridedBuffer:
     item = layout.data_type.item_size
     kind = KINDS.get(layout.data_type.dtype.str, -1)
     return StridedBuffer(tuple([step * item for step in layout.strides]), item, kind, block=block)
-
-
-@dataclass(slots=True)
-class NumbaRun:
-    """A plan with its inputs.
-
-    Attributes:
-        recipe: what is computed.
-        views: the inputs; none once the run is closed.
-        addresses: where they are.
-    """
-
-    recipe: _Recipe
-    views: list[Any]
-    addresses: list[int]
-
-    def compute(self, index: int) -> memoryview:
-        size, launch_plan = self.recipe.launch_plan(index)
-        block = (np.zeros if self.recipe.plan.slices.has_gaps else np.empty)(size, np.uint8)
-        launch_plan.run(block.__array_interface__["data"][0], *self.addresses)
-        return block.data
-
-    def close(self) -> None:
-        """Forget the inputs, so that their memory is free as soon as its owner lets go."""
-        self.views = []
 
 
 def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> PlannerFactory | str:

@@ -57,10 +57,13 @@ class _KernelLaunch:
     blocks: tuple[tuple[int, int], ...]
 
 
+_NO_SCRATCH = (np.empty(0, np.uint8), 0)
+
+
 class _Scratch(threading.local):
     """A block of bytes per thread, as large as it ever had to be there, up to `MOST_SCRATCH_KEPT`."""
 
-    kept: tuple[NDArray[np.uint8], int] = (np.empty(0, np.uint8), 0)
+    kept: tuple[NDArray[np.uint8], int] = _NO_SCRATCH
 
     def block(self, size: int) -> tuple[NDArray[np.uint8], int]:
         """A block of at least `size` bytes, which the thread's next plan may be given too, and its address."""
@@ -100,8 +103,8 @@ class LaunchPlan:
 
     def run(self, target: int, *inputs: int) -> None:
         """Compute, given the addresses of the output's block and of the inputs. Any number of threads at once."""
-        block = _SCRATCH.block(self.scratch)  # kept as long as the calls run
-        addresses = (block[1], target, *inputs)
+        scratch = _SCRATCH.block(self.scratch) if self.scratch else _NO_SCRATCH  # kept as long as the calls run
+        addresses = (scratch[1], target, *inputs)
         for launch in self.launches:
             parameters = launch.parameters[:]
             for at, number in launch.blocks:

@@ -1,0 +1,193 @@
+"""A plan on a device: its inputs are put there once, its outputs are computed slice by slice and taken from there.
+
+One class does it for all devices whose arrays an array library holds; what differs between them is a `Device`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from tensorpost.values.layout import Layout, last_index
+from tensorpost.values.problems import OutOfDeviceMemory
+
+from ..forms.base import extents
+from ..planning import OutputSlice, Plan, PlanStep, cut
+from .base import DeviceMemory, plain_memory
+
+SMALLEST_PART = 64 * 1024
+"""Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
+
+Memory = memoryview | DeviceMemory
+"""Bytes that a run reads and writes: ordinary memory, or some of the device's that other processes share."""
+
+
+class Device(Protocol):
+    """Arrays in a device's memory, and what computes them: the part of a backend that its runs use, on any thread.
+
+    Each call but `put` has done all that it says when it returns. `OutOfDeviceMemory` is raised by each if the device
+    has too little memory for it now, `DeviceLost` if the device failed for good.
+    """
+
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], Any]:
+        """An array for each input, which lies in its block of bytes by its layout.
+
+        Returns:
+            The arrays, and what other calls wait for before they read them; None if they can be read already.
+        """
+        ...
+
+    def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
+        """All outputs of a step in full, as arrays of their sizes and types that stay on the device."""
+        ...
+
+    def make(
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: Memory | None
+    ) -> memoryview:
+        """Compute a slice of an output of a step, and bring its bytes where they are wanted.
+
+        Args:
+            step: what is computed; not one whose outputs are computed together.
+            inputs: arrays that `put` or `compute` returned.
+            uploaded: what `put` returned with them.
+            piece: the slice.
+            target: `piece.computed` bytes; None for host memory that the device chooses.
+
+        Returns:
+            The bytes in host memory; nothing if the target is memory of the device.
+        """
+        ...
+
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+        """Bring the bytes of a slice where they are wanted, as `make` does.
+
+        Args:
+            part: the slice's elements, an array on the device.
+            layout: the whole output's.
+            piece: the slice.
+            target: as in `make`.
+        """
+        ...
+
+    def host_memory(self, size_in_bytes: int) -> memoryview | None:
+        """As `Backend.host_memory`."""
+        ...
+
+    def release(self, uploaded: Any) -> None:
+        """Wait until a `put` that returned this reads its blocks no more."""
+        ...
+
+
+@final
+class DeviceRun:
+    """A run of a plan on a device; see `Run`.
+
+    Args:
+        device: where.
+        plan: what is computed.
+        blocks: bytes of the plan's inputs, in binding order.
+        targets: see `SharingBackend.start`.
+    """
+
+    __slots__ = ("_device", "_inputs", "_lock", "_outputs", "_plan", "_step", "_targets", "_uploaded")
+
+    def __init__(
+        self, device: Device, plan: Plan, blocks: Sequence[Memory],
+        targets: Sequence[DeviceMemory | None] | None = None,
+    ) -> None:  # fmt: skip
+        (self._step,) = plan.steps  # of several, all but the last would be computed in full and stay on the device
+        self._device, self._plan, self._targets = device, plan, targets
+        self._lock = threading.Lock() if self._step.form.computed_whole else None
+        self._outputs: list[Any] = []  # where the step computes all of them together
+        self._inputs, self._uploaded = device.put(plan.operands, blocks)
+
+    def compute(self, index: int) -> memoryview:
+        """See `Run.compute`; nothing where the slice is put into shared memory."""
+        piece = self._plan.slices.piece(index)
+        target = None
+        if self._targets is not None:
+            memory = self._targets[piece.output]
+            if memory is None:
+                return memoryview(b"")
+            target = memory.part(piece.begin, piece.computed)
+        if self._lock is not None:
+            with self._lock:  # other slices of the run wait for it
+                self._outputs = self._outputs or self._device.compute(self._step, self._inputs, self._uploaded)
+        return self._make(piece, target)
+
+    def _make(self, piece: OutputSlice, target: Memory | None) -> memoryview:
+        """A slice; in halves, and halves of those, if the device has no room for it."""
+        try:
+            if self._lock is None:
+                return self._device.make(self._step, self._inputs, self._uploaded, piece, target)
+            part = self._outputs[piece.output][(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
+            return self._device.take(part, self._step.outputs[piece.output].layout, piece, target)
+        except OutOfDeviceMemory:
+            layout = self._step.outputs[piece.output].layout
+            part = replace(layout, sizes=tuple(extents(piece.box)), size_in_bytes=piece.computed)
+            half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
+            smaller = cut(part, half, piece.output)
+            if half < SMALLEST_PART or len(smaller) < 2:
+                raise
+        if target is None:
+            target = self._device.host_memory(piece.computed) or plain_memory(piece.computed)
+        if smaller.has_gaps and isinstance(target, memoryview):
+            np.frombuffer(target, np.uint8)[:] = 0
+        for one in smaller:
+            spans = zip(piece.box, one.box, strict=True)
+            box = tuple([(first + start, first + stop) for (first, _), (start, stop) in spans])
+            self._make(replace(one, box=box), part_of(target, one.begin, one.computed))
+        return target if isinstance(target, memoryview) else memoryview(b"")
+
+    def close(self) -> None:
+        try:
+            if self._uploaded is not None:
+                self._device.release(self._uploaded)
+        finally:
+            self._inputs, self._outputs = [], []
+
+
+def part_of(memory: Memory, begin: int, size_in_bytes: int) -> Memory:
+    """Some of the bytes."""
+    is_shared = isinstance(memory, DeviceMemory)
+    return memory.part(begin, size_in_bytes) if is_shared else memory[begin : begin + size_in_bytes]
+
+
+def elements_of(xp: ModuleType, block: Any, layout: Layout, sizes: Sequence[int]) -> Any:
+    """The elements of a tensor, or of a slice of it, as an array that views their bytes.
+
+    Args:
+        xp: `numpy` or `cupy`.
+        block: array of bytes; just as long as packed elements, at least as long as others.
+        layout: the tensor's.
+        sizes: the sizes of the tensor or of the slice, none of them 0.
+    """
+    dtype = layout.data_type.dtype
+    if layout.packed:
+        # NumPy's constructor takes a third of the time of the two views.
+        return np.ndarray(sizes, dtype, block) if xp is np else block.view(dtype).reshape(sizes)
+    elements = block[: (last_index(sizes, layout.strides) + 1) * dtype.itemsize].view(dtype)
+    strides = tuple([stride * dtype.itemsize for stride in layout.strides])
+    return xp.lib.stride_tricks.as_strided(elements, tuple(sizes), strides)
+
+
+def outputs_of(xp: ModuleType, step: PlanStep, inputs: Sequence[Any]) -> list[Any]:
+    """All outputs of a step that computes them together, by the array library; see `Device.compute`."""
+    outputs = zip(step.form.compute(xp, inputs), [slot.layout for slot in step.outputs], strict=True)
+    return [xp.asarray(array, layout.data_type.dtype).reshape(layout.sizes) for array, layout in outputs]
+
+
+def bytes_of(xp: ModuleType, part: Any, layout: Layout, piece: OutputSlice) -> Any:
+    """The bytes of a slice as an array, with zeros in its gaps; see `Device.take`. Packed ones are not copied."""
+    if layout.packed and part.flags.c_contiguous:
+        return part.reshape(-1).view(np.uint8)
+    block = xp.empty(piece.computed, np.uint8)
+    if not layout.packed:
+        block.fill(0)
+    elements_of(xp, block, layout, part.shape)[...] = part
+    return block
