@@ -94,6 +94,13 @@ def test_a_result_shows_pictures_and_numbers_and_escapes_what_it_is_told(channel
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("value", "words"), [(np.nan, "0 is black, 1 is white"), (5.0, "5 is black, 5 is white")])
+def test_a_picture_of_equal_elements_says_what_its_grey_stands_for(value: float, words: str) -> None:
+    result = Result({"a": np.full((32, 32), value, np.float32)}, "numpy", "cpu", {}, None)
+
+    assert str(next(shown(result).iter("img")).get("title")) == words
+
+
 def test_an_onnx_node_shows_its_attributes_and_tensors() -> None:
     x = np.zeros((1, 1, 2, 2), np.float32)
     node = OnnxNode.of("Resize", {"X": x, "scales": [1, 1, 2, 3]}, opset=19, mode="cubic")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from tensorpost_server.http.calls.prepared_call import received_tensors
 from tensorpost_server.http.connection import shared_state
 from tensorpost_server.http.connection.whole_messages import field_lines, whole_messages
 
+JSON_OUT = {"accept": "application/json"}
 TILE = "/v1/operators/tile?repeats=1,2"
 
 
@@ -471,3 +473,14 @@ def test_a_long_call_is_not_cached():
 def test_a_header_field_cannot_end_its_line(field: tuple[bytes, bytes]):
     with pytest.raises(ValueError, match="is not a header field"):
         field_lines([field])
+
+
+def test_later_calls_of_one_head_get_the_outputs_of_their_own_bytes_as_json() -> None:
+    with serving() as server:
+        answers = [
+            server.ask(request_bytes("POST", TILE, npy_bytes(np.full((1, 3), number, np.float32)), {**NPY, **JSON_OUT}))
+            for number in (1, 2, 3)
+        ]
+    assert [answer.status for answer in answers] == [200] * 3
+    values = [json.loads(answer.body)["tensors"]["output"]["data"] for answer in answers]
+    assert [np.ravel(value).tolist() for value in values] == [[number] * 6 for number in (1, 2, 3)]
