@@ -294,7 +294,7 @@ def test_a_real_node_proto_is_read_alike() -> None:
     ("node", "expected"),
     [
         (proto("Tile", ["x", "r"], domain="com.example"), {"$.domain": "domain"}),
-        (proto("Tile", ["x", "r"], outputs=("y", "z")), {"$.output": "output-count"}),
+        (proto("Tile", ["x", "r"], outputs=("y", "z")), {"$.outputs": "output-count"}),
         (proto("Tile", ["x", "r", "r"]), {"$.input": "input-unknown"}),
         (proto("Tile", ["x", "q"]), {"$.input[1]": "value-missing"}),
         (proto("Tile", ["x", ""]), {"$.inputs.repeats": "input-missing"}),

@@ -31,7 +31,9 @@ from . import (
     training,
     value_scale,
 )
-from .registry import FORMS, form_of
+from .registry import FORMS, NODE_FORMS, form_of
+
+onnx.complete(NODE_FORMS)
 
 __all__ = [
     "FORMS",

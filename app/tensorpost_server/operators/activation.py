@@ -16,28 +16,20 @@ from tensorpost.descriptors import Activation
 
 from ..forms import Pointwise
 from ..forms.expression import Expression, call, maximum, minimum, operand, where
-from .elementwise_base import binary, pointwise
+from .elementwise_base import FORMULAS, binary, pointwise, with_formula
 from .registry import form_of_class
 
-Formula = Callable[[Expression, Any], Expression]
-
 _LARGEST = 3.4028234663852886e38  # of FLOAT32
-_FORMULAS: dict[type[Activation], Formula] = {}
 
 
 def activated(activation: Activation | None, x: Expression) -> Expression:
     """The activation of an expression; the expression itself if there is none."""
-    return x if activation is None else _FORMULAS[type(activation)](x, activation)
+    return x if activation is None else FORMULAS[activation.operator_type](activation, [x])
 
 
-def _activation(cls: type[Activation], formula: Formula) -> None:
+def _activation(cls: type[Activation], formula: Callable[[Expression, Any], Expression]) -> None:
     """Give an activation its formula of the element and the descriptor."""
-    _FORMULAS[cls] = formula
-
-    def make(desc: Activation) -> Pointwise:
-        return pointwise(desc, formula(operand(0), desc))
-
-    form_of_class(cls)(make)
+    with_formula(cls, lambda desc, x: formula(x[0], desc))
 
 
 def _expm1(x: Expression) -> Expression:
@@ -108,7 +100,7 @@ binary(dml.ActivationParameterizedReluOperatorDesc, lambda x, slope: where(x >= 
 binary(dml.ActivationReluGradOperatorDesc, lambda x, gradient: where(x > 0, gradient, 0))
 
 
-_FORMULAS[dml.ActivationShrinkOperatorDesc] = _shrink
+FORMULAS["ACTIVATION_SHRINK"] = lambda desc, x: _shrink(x[0], desc)
 
 
 @form_of_class(dml.ActivationShrinkOperatorDesc)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorpost import descriptors as dml
 
 from ..forms import Copies, Copy, Loop
@@ -19,13 +21,20 @@ _DepthToSpaceDesc = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
 )
 def depth_space_form(desc: _SpaceToDepthDesc | _DepthToSpaceDesc) -> Copies:
     """Depth [n, d, y, x] and space [n, c, y * B + by, x * B + bx]; d counts c, by and bx in either order."""
-    to_depth, block = isinstance(desc, _SpaceToDepthDesc), desc.block_size
+    to_depth = isinstance(desc, _SpaceToDepthDesc)
     space, depth = desc.input_tensor.sizes, desc.output_tensor.sizes
     if not to_depth:
         space, depth = depth, space
-    channels = space[1]
     plain = isinstance(desc, dml.SpaceToDepthOperatorDesc | dml.DepthToSpaceOperatorDesc)
     channels_first = not plain and desc.order is dml.DepthSpaceOrder.COLUMN_ROW_DEPTH
+    return depth_space_copies(space, depth, desc.block_size, to_depth=to_depth, channels_first=channels_first)
+
+
+def depth_space_copies(
+    space: Sequence[int], depth: Sequence[int], block: int, *, to_depth: bool, channels_first: bool
+) -> Copies:
+    """Blocks of a tensor of the sizes `space` become channels of one of the sizes `depth`, or the reverse."""
+    channels = space[1]
     row, column, channel = (block, 1, block * block) if channels_first else (block * channels, channels, 1)
     # (extent, axis and step in space, axis and step in depth), larger steps of each axis first
     in_block = [(block, (2, 1), (1, row)), (block, (3, 1), (1, column))]
@@ -42,4 +51,4 @@ def depth_space_form(desc: _SpaceToDepthDesc | _DepthToSpaceDesc) -> Copies:
         if extent > 1
     ]
     start = (0, 0, 0, 0)
-    return Copies((4,), ((Copy(0, start, start, tuple(loops)),),))
+    return Copies((4,), (() if 0 in space else (Copy(0, start, start, tuple(loops)),),))

@@ -13,13 +13,14 @@ number itself in MODULUS_TRUNCATE, and the quotient in MODULUS_FLOOR. 64 bits, w
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from tensorpost import descriptors as dml
 
 from ..forms import Pointwise
-from ..forms.expression import ExpressionLike, call, maximum, minimum, operand, where
+from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import activated
 from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
@@ -71,17 +72,20 @@ def add1_form(desc: dml.ElementWiseAdd1OperatorDesc) -> Pointwise:
 
 @form_of_class(dml.ElementWiseDivideOperatorDesc)
 def divide_form(desc: dml.ElementWiseDivideOperatorDesc) -> Pointwise:
-    """A / B; integers toward zero."""
-    a, b = operand(0), operand(1)
-    if desc.a_tensor.dtype.kind == "f":
-        return pointwise(desc, a / b)
-    return pointwise(desc, where(call("equal", b, 0), _by_zero(desc), call("divide_integers", a, b)))
+    """See `quotient`."""
+    return pointwise(desc, quotient(desc.a_tensor.dtype, operand(0), operand(1)))
 
 
-def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> ExpressionLike:
+def quotient(dtype: np.dtype[Any], a: Expression, b: Expression) -> Expression:
+    """A / B in a type, integers toward zero."""
+    if dtype.kind not in "iu":
+        return a / b
+    return where(call("equal", b, 0), _by_zero(dtype, a), call("divide_integers", a, b))
+
+
+def _by_zero(dtype: np.dtype[Any], a: Expression) -> ExpressionLike:
     """An integer divided by 0."""
-    dtype = desc.a_tensor.dtype
-    return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(operand(0) < 0, 1, -1)
+    return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(a < 0, 1, -1)
 
 
 @form_of_class(dml.ElementWiseMeanOperatorDesc)
@@ -106,13 +110,17 @@ def modulus_truncate_form(desc: dml.ElementWiseModulusTruncateOperatorDesc) -> P
 
 @form_of_class(dml.ElementWiseModulusFloorOperatorDesc)
 def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwise:
+    """See `floored_remainder`."""
+    a, b, dtype = operand(0), operand(1), desc.a_tensor.dtype
+    rest = floored_remainder(dtype, a, b)
+    return pointwise(desc, rest if dtype.kind == "f" else where(call("equal", b, 0), _by_zero(dtype, a), rest))
+
+
+def floored_remainder(dtype: np.dtype[Any], a: Expression, b: Expression) -> Expression:
     """The remainder of the division toward zero, moved to B's side of 0; a 0 has B's sign."""
-    b = operand(1)
-    rest = call("fmod", operand(0), b)
-    floating = desc.a_tensor.dtype.kind == "f"
-    zero = where(b < 0, -0.0, 0.0) if floating else 0
-    made = where(call("equal", rest, 0), zero, where((rest < 0) ^ (b < 0), rest + b, rest))
-    return pointwise(desc, made if floating else where(call("equal", b, 0), _by_zero(desc), made))
+    rest = call("fmod", a, b)
+    zero = 0 if dtype.kind in "iu" else where(b < 0, -0.0, 0.0)
+    return where(call("equal", rest, 0), zero, where((rest < 0) ^ (b < 0), rest + b, rest))
 
 
 @form_of_class(dml.ElementWisePowOperatorDesc)

@@ -11,6 +11,7 @@ and ACTIVATION_PARAMETERIZED_RELU; in ABS, NEGATE, POW and CAST they are compute
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,28 +21,35 @@ from ..forms import Pointwise
 from ..forms.expression import Expression, call, maximum, minimum, operand, where
 from .registry import form_of_class
 
+Formula: TypeAlias = Callable[[Any, list[Expression]], Expression]
+"""An expression of the descriptor's fields that are no tensors, and of its operands."""
+FORMULAS: dict[str, Formula] = {}
+"""Formulas by operator, for ONNX's operators of the same function and for fused activations."""
+
 
 def computed_type(name: str) -> str:
     """The type that elements of a NumPy type are computed in: float32 for float16, else their own."""
     return "float32" if name == "float16" else name
 
 
-def unary(cls: type[OperatorDesc], formula: Callable[[Expression], Expression]) -> None:
-    """Give an operator of one input its formula."""
+def with_formula(cls: type[OperatorDesc], formula: Formula) -> None:
+    """Give an operator its formula."""
 
     def make(desc: OperatorDesc) -> Pointwise:
-        return pointwise(desc, formula(*operands(desc)))
+        return pointwise(desc, formula(desc, operands(desc)))
 
+    FORMULAS[cls.operator_type] = formula
     form_of_class(cls)(make)
+
+
+def unary(cls: type[OperatorDesc], formula: Callable[[Expression], Expression]) -> None:
+    """Give an operator of one input its formula."""
+    with_formula(cls, lambda _, x: formula(*x))
 
 
 def binary(cls: type[OperatorDesc], formula: Callable[[Expression, Expression], Expression]) -> None:
     """Give an operator of two inputs its formula."""
-
-    def make(desc: OperatorDesc) -> Pointwise:
-        return pointwise(desc, formula(*operands(desc)))
-
-    form_of_class(cls)(make)
+    with_formula(cls, lambda _, x: formula(*x))
 
 
 def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | None = None) -> Pointwise:

@@ -15,7 +15,7 @@ from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Pointwise
 from ..forms.expression import Expression, call, operand, where
-from .elementwise_base import binary, pointwise, unary
+from .elementwise_base import FORMULAS, Formula, binary, operands, pointwise, unary
 from .registry import form_of_class
 
 
@@ -53,19 +53,21 @@ def is_infinity_form(desc: dml.ElementWiseIsInfinityOperatorDesc) -> Pointwise:
     return pointwise(desc, call("equal", x, infinity))
 
 
-_BITWISE: dict[type[OperatorDesc], Expression] = {
-    dml.ElementWiseBitAndOperatorDesc: operand(0) & operand(1),
-    dml.ElementWiseBitOrOperatorDesc: operand(0) | operand(1),
-    dml.ElementWiseBitXorOperatorDesc: operand(0) ^ operand(1),
-    dml.ElementWiseBitNotOperatorDesc: ~operand(0),
+_BITWISE: dict[type[OperatorDesc], Formula] = {
+    dml.ElementWiseBitAndOperatorDesc: lambda _, x: x[0] & x[1],
+    dml.ElementWiseBitOrOperatorDesc: lambda _, x: x[0] | x[1],
+    dml.ElementWiseBitXorOperatorDesc: lambda _, x: x[0] ^ x[1],
+    dml.ElementWiseBitNotOperatorDesc: lambda _, x: ~x[0],
 }
+FORMULAS.update({cls.operator_type: formula for cls, formula in _BITWISE.items()})
 
 
 @form_of_class(*_BITWISE)
 def bitwise_form(desc: OperatorDesc) -> Pointwise:
     """Bitwise functions, of elements of any type taken as unsigned integers of the same width."""
     bits = f"uint{8 * desc.outputs[0].layout.data_type.item_size}"
-    return Pointwise(_BITWISE[type(desc)], (bits,) * len(desc.inputs), bits, of_bits=True)
+    expression = _BITWISE[type(desc)](desc, operands(desc))
+    return Pointwise(expression, (bits,) * len(desc.inputs), bits, of_bits=True)
 
 
 @form_of_class(dml.ElementWiseBitCountOperatorDesc)

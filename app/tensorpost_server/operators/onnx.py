@@ -5,14 +5,20 @@ Unlike DirectML's operators, these take empty tensors, rank 0, and more than 8 d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from tensorpost.onnx import OnnxNode, Resizing, Tiling
+from tensorpost.onnx.directml_twins import ElementWiseTwin
+from tensorpost.onnx.shapes import RULES
 
 from ..forms import Form
 from ..forms.axes import AxisMap
 from ..forms.onnx_axes import FilterMap, NearestMap
 from ..forms.onnx_resize import OnnxResize
+from .elementwise_base import FORMULAS
+from .onnx_elementwise import twin_form
 from .onnx_runtime import model_form
 from .registry import NODE_FORMS, form_of_class, form_of_node
 from .tile import tile
@@ -27,15 +33,13 @@ def onnx_form(node: OnnxNode) -> Form:
 @form_of_node("Tile")
 def tile_form(node: OnnxNode) -> Form:
     """Copies side by side."""
-    assert isinstance(node.meaning, Tiling)
-    return tile(node.input.shape, node.meaning.repeats)
+    return tile(node.input.shape, node.parameters(Tiling).repeats)
 
 
 @form_of_node("Resize", "Upsample")
 def resize_form(node: OnnxNode) -> OnnxResize:
     """The form of a resize, for tensors of any type."""
-    meaning = node.meaning
-    assert isinstance(meaning, Resizing)
+    meaning = node.parameters(Resizing)
     crops = meaning.extrapolation_value is not None
     maps: list[AxisMap | None] = []
     for axis in meaning.axes:
@@ -62,3 +66,19 @@ def resize_form(node: OnnxNode) -> OnnxResize:
         extrapolation_value=meaning.extrapolation_value,
         round_each_axis=meaning.antialias,
     )
+
+
+def complete(forms: dict[str, Callable[[Any], Form]]) -> None:
+    """Give the formula of its DirectML twin to each operator that has no form yet.
+
+    Raises:
+        ImportError: an operator has neither.
+    """
+    for op_type, row in RULES.items():
+        if op_type not in forms:
+            if not isinstance(row.twin, ElementWiseTwin) or row.twin.operator not in FORMULAS:
+                raise ImportError(
+                    f"ONNX's {op_type} has a row in tensorpost.onnx.shapes.RULES, but neither a form in "
+                    "operators/onnx_*.py nor an ElementWiseTwin whose operator has a formula"
+                )
+            forms[op_type] = twin_form

@@ -1,4 +1,7 @@
-"""ONNX's element-wise operators and activations as expressions; a new one is a row.
+"""ONNX's element-wise operators and activations as expressions.
+
+An operator whose `ElementWiseTwin` names a DirectML operator with a formula (`FORMULAS`) is computed by that, and needs
+nothing here. Others have a row: what DirectML does not have, or answers otherwise for some elements.
 
 float16 and bfloat16 are computed in float32 and rounded once, all other types in themselves, booleans as 0 and 1. Where
 ONNX's text is silent: integers wrap, and are divided by 0 as DirectML divides them (`elementwise.py`); a comparison
@@ -11,17 +14,22 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.directml_twins import ElementWiseTwin
+from tensorpost.onnx.parameters import BroadcastParameters
+from tensorpost.onnx.shapes import row_of
 from tensorpost.values.datatypes import data_type
 
 from ..forms import Pointwise
 from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import gelu, hard_sigmoid, sigmoid, softplus
-from .elementwise_base import saturated
+from .elementwise import floored_remainder, quotient
+from .elementwise_base import FORMULAS, saturated
 from .registry import form_of_node
 
 
@@ -37,7 +45,7 @@ def expression_form(
         wide: type of the constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
-    input_sizes = dict(node.parameters).get("input_sizes", ())
+    input_sizes = node.parameters(BroadcastParameters).input_sizes
     return Pointwise(expression, types, wide or types[-1], input_sizes=input_sizes)
 
 
@@ -45,8 +53,8 @@ def _computed(name: str) -> str:
     return {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}.get(name, name)
 
 
-def _kind(node: OnnxNode) -> str:
-    return node.input.row.dtype.kind if node.input.data_type != "bfloat16" else "f"
+def _dtype(node: OnnxNode) -> np.dtype[Any]:
+    return np.dtype(_computed(node.input.data_type))
 
 
 def _attribute(node: OnnxNode, name: str) -> Any:
@@ -55,124 +63,66 @@ def _attribute(node: OnnxNode, name: str) -> Any:
     return value
 
 
-def _function(name: str) -> Callable[[OnnxNode, Expression], Expression]:
-    return lambda _, x: call(name, x)
+def twin_form(node: OnnxNode) -> Pointwise:
+    """The formula of DirectML's operator, of two tensors after another where there are more."""
+    twin = row_of(node.op_type).twin
+    assert isinstance(twin, ElementWiseTwin)
+    formula, fields = FORMULAS[twin.operator], SimpleNamespace(**twin.fields(node))
+    xs = [operand(index) for index in range(len(node.tensors))]
+    variadic = node.schema.inputs[0].variadic
+    return expression_form(node, reduce(lambda a, b: formula(fields, [a, b]), xs) if variadic else formula(fields, xs))
 
 
 _UNARY: dict[str, Callable[[OnnxNode, Expression], Expression]] = {
-    **{name: _function(function) for name, function in {
-        "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
-        "Atanh": "arctanh", "BitwiseNot": "invert", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
-        "Exp": "exp", "Floor": "floor", "Log": "log", "Neg": "negative", "Round": "rint", "Sin": "sin",
-        "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-    }.items()},
-    "Abs": lambda node, x: x if _kind(node) == "u" else abs(x),
-    "Celu": lambda node, x: _celu(x, _attribute(node, "alpha")),
-    "Elu": lambda node, x: where(x < 0.0, call("expm1", x) * _attribute(node, "alpha"), x),
+    "Abs": lambda node, x: x if _dtype(node).kind == "u" else abs(x),
     "Gelu": lambda node, x: gelu(x) if node.attribute("approximate") == "none" else _gelu_by_tanh(x),
-    "HardSigmoid": lambda node, x: hard_sigmoid(x, _attribute(node, "alpha"), _attribute(node, "beta")),
     "HardSwish": lambda _, x: x * hard_sigmoid(x, 1 / 6, 0.5),
     "IsInf": lambda node, x: _is_infinity(node, x),
-    "IsNaN": lambda _, x: call("not_equal", x, x),
-    "LeakyRelu": lambda node, x: where(x < 0.0, x * _attribute(node, "alpha"), x),
     "Mish": lambda _, x: x * call("tanh", softplus(x)),
-    "Not": lambda _, x: call("equal", x, 0),
-    "Reciprocal": lambda _, x: 1.0 / x,
+    "Neg": lambda _, x: -x,
     "Relu": lambda _, x: maximum(x, 0),
-    "Selu": lambda node, x: _selu(x, _attribute(node, "alpha"), _attribute(node, "gamma")),
-    "Sigmoid": lambda _, x: sigmoid(x),
-    "Sign": lambda node, x: _sign(_kind(node), x),
+    "Round": lambda _, x: call("rint", x),
+    "Sign": lambda node, x: _sign(_dtype(node).kind, x),
     "Softplus": lambda _, x: softplus(x),
     "Softsign": lambda _, x: x / (1.0 + abs(x)),
     "Swish": lambda node, x: x * sigmoid(x * _attribute(node, "alpha")),
-    "ThresholdedRelu": lambda node, x: where(x > _attribute(node, "alpha"), x, 0.0),
-}  # fmt: skip
+}
 
 _BINARY: dict[str, Callable[[OnnxNode, Expression, Expression], Expression]] = {
-    "Add": lambda _, a, b: a + b,
-    "And": lambda _, a, b: call("not_equal", a, 0) & call("not_equal", b, 0),
     "BitShift": lambda node, a, b: a << b if node.attribute("direction") == "LEFT" else a >> b,
-    "BitwiseAnd": lambda _, a, b: a & b,
-    "BitwiseOr": lambda _, a, b: a | b,
-    "BitwiseXor": lambda _, a, b: a ^ b,
-    "Div": lambda node, a, b: _quotient(node, a, b),
-    "Equal": lambda _, a, b: call("equal", a, b),
-    "Greater": lambda _, a, b: a > b,
-    "GreaterOrEqual": lambda _, a, b: a >= b,
-    "Less": lambda _, a, b: a < b,
-    "LessOrEqual": lambda _, a, b: a <= b,
-    "Mod": lambda node, a, b: _remainder(node, a, b),
-    "Mul": lambda _, a, b: a * b,
-    "Or": lambda _, a, b: call("not_equal", a, 0) | call("not_equal", b, 0),
-    "PRelu": lambda _, x, slope: where(x < 0, x * slope, x),
-    "Sub": lambda _, a, b: a - b,
-    "Xor": lambda _, a, b: call("not_equal", a, 0) ^ call("not_equal", b, 0),
-}
-
-_VARIADIC: dict[str, Callable[[list[Expression]], Expression]] = {
-    "Max": lambda xs: reduce(maximum, xs),
-    "Mean": lambda xs: reduce(_sum, xs) / float(len(xs)),
-    "Min": lambda xs: reduce(minimum, xs),
-    "Sum": lambda xs: reduce(_sum, xs),
+    "Div": lambda node, a, b: quotient(_dtype(node), a, b),
+    "Mod": lambda node, a, b: call("fmod", a, b) if node.attribute("fmod") else floored_remainder(_dtype(node), a, b),
 }
 
 
-@form_of_node(*_UNARY, *_BINARY, *_VARIADIC)
-def element_form(node: OnnxNode) -> Pointwise:
+@form_of_node(*_UNARY)
+def unary_form(node: OnnxNode) -> Pointwise:
     """The formula of the operator."""
+    return expression_form(node, _UNARY[node.op_type](node, operand(0)))
+
+
+@form_of_node(*_BINARY)
+def binary_form(node: OnnxNode) -> Pointwise:
+    """The formula of the operator."""
+    return expression_form(node, _BINARY[node.op_type](node, operand(0), operand(1)))
+
+
+@form_of_node("Mean")
+def mean_form(node: OnnxNode) -> Pointwise:
+    """The sum, divided by how many there are."""
     xs = [operand(index) for index in range(len(node.tensors))]
-    if node.op_type in _UNARY:
-        return expression_form(node, _UNARY[node.op_type](node, xs[0]))
-    if node.op_type in _BINARY:
-        return expression_form(node, _BINARY[node.op_type](node, xs[0], xs[1]))
-    return expression_form(node, _VARIADIC[node.op_type](xs))
-
-
-def _sum(a: Expression, b: Expression) -> Expression:
-    return a + b
+    return expression_form(node, reduce(lambda a, b: a + b, xs) / float(len(xs)))
 
 
 def _sign(kind: str, x: Expression) -> Expression:
     return where(x > 0, 1, 0 if kind == "u" else where(x < 0, -1, x if kind == "f" else 0))
 
 
-def _selu(x: Expression, alpha: float, gamma: float) -> Expression:
-    return gamma * where(x > 0.0, x, call("expm1", x) * alpha)
-
-
-def _celu(x: Expression, alpha: float) -> Expression:
-    return maximum(x, 0.0) + minimum(call("expm1", x / alpha) * alpha, 0.0)
-
-
 def _is_infinity(node: OnnxNode, x: Expression) -> Expression:
-    either = node.attribute("detect_negative"), node.attribute("detect_positive")
-    if either == (0, 0):
+    negative, positive = (bool(node.attribute(f"detect_{sign}")) for sign in ("negative", "positive"))
+    if not (negative or positive):
         return call("equal", x, x) & call("not_equal", x, x)
-    if either == (1, 1):
-        return call("equal", abs(x), math.inf)
-    return call("equal", x, -math.inf if either == (1, 0) else math.inf)
-
-
-def _by_zero(node: OnnxNode, a: Expression) -> ExpressionLike:
-    dtype = node.input.row.dtype
-    return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(a < 0, 1, -1)
-
-
-def _quotient(node: OnnxNode, a: Expression, b: Expression) -> Expression:
-    """Integers toward zero."""
-    if _kind(node) == "f":
-        return a / b
-    return where(call("equal", b, 0), _by_zero(node, a), call("divide_integers", a, b))
-
-
-def _remainder(node: OnnxNode, a: Expression, b: Expression) -> Expression:
-    """Remainder with A's sign if `fmod` is set, else with B's; so has a remainder of 0."""
-    rest = call("fmod", a, b)
-    if node.attribute("fmod"):
-        return rest
-    zero = where(b < 0, -0.0, 0.0) if _kind(node) == "f" else 0
-    moved = where((rest < 0) ^ (b < 0), rest + b, rest)
-    return where(call("equal", rest, 0), zero, moved)
+    return call("equal", abs(x) if negative and positive else x, math.inf if positive else -math.inf)
 
 
 def _gelu_by_tanh(x: Expression) -> Expression:
@@ -183,7 +133,7 @@ def _gelu_by_tanh(x: Expression) -> Expression:
 def power_form(node: OnnxNode) -> Pointwise:
     """Power in the type of the base, which is the result's; integers to floating-point powers in float64, truncated."""
     (_, base), (_, exponent) = node.tensors
-    integer, whole = _kind(node) in "iu", data_type(exponent.data_type).dtype.kind in "iu"
+    integer, whole = _dtype(node).kind in "iu", data_type(exponent.data_type).dtype.kind in "iu"
     if integer and whole:
         power = call("power_integers", operand(0), operand(1))
         return expression_form(node, power, types=(base.data_type,) * 2)
@@ -206,8 +156,8 @@ def clip_form(node: OnnxNode) -> Pointwise:
         return value if isinstance(value, float) else None
 
     x, low, high = operand(0), bound("min"), bound("max")
-    made = x if low is None else maximum(x, low)
-    return expression_form(node, made if high is None else minimum(made, high))
+    raised = x if low is None else maximum(x, low)
+    return expression_form(node, raised if high is None else minimum(raised, high))
 
 
 @form_of_node("Where")
@@ -216,18 +166,18 @@ def where_form(node: OnnxNode) -> Pointwise:
     name = node.tensors[1][1].data_type
     bits = name == "bfloat16"  # which array libraries do not choose between
     name = "uint16" if bits else name
-    made = expression_form(node, where(operand(0), operand(1), operand(2)), types=("uint8", name, name), wide=name)
-    return replace(made, of_bits=bits)
+    form = expression_form(node, where(operand(0), operand(1), operand(2)), types=("uint8", name, name), wide=name)
+    return replace(form, of_bits=bits)
 
 
 @form_of_node("Shrink")
 def shrink_form(node: OnnxNode) -> Pointwise:
     """Integers are computed in float64, truncated and saturated."""
     bias, bound, x = _attribute(node, "bias"), _attribute(node, "lambd"), operand(0)
-    made = where(x < -bound, x + bias, where(x > bound, x - bias, 0.0))
-    if _kind(node) == "f":
-        return expression_form(node, made)
-    return expression_form(node, saturated(made, node.input.data_type), types=("float64",))
+    shrunk = where(x < -bound, x + bias, where(x > bound, x - bias, 0.0))
+    if _dtype(node).kind == "f":
+        return expression_form(node, shrunk)
+    return expression_form(node, saturated(shrunk, node.input.data_type), types=("float64",))
 
 
 @form_of_node("Cast", "CastLike")
@@ -240,5 +190,5 @@ def cast_form(node: OnnxNode) -> Pointwise:
         return expression_form(node, call("not_equal", operand(0), 0), types=(wide,))
     if from_float and data_type(target).dtype.kind in "iu":
         return expression_form(node, saturated(operand(0), target), types=("float64",))
-    own = {"bool": "uint8", "bfloat16": "float32"}.get(source, source)
-    return expression_form(node, operand(0), types=(own,))
+    wide = {"bool": "uint8", "bfloat16": "float32"}.get(source, source)
+    return expression_form(node, operand(0), types=(wide,))

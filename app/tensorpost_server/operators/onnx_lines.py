@@ -14,11 +14,20 @@ import numpy as np
 
 from tensorpost.descriptors import ReduceFunction
 from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.parameters import (
+    AxesParameters,
+    BlockedScaleParameters,
+    GemmParameters,
+    MatMulParameters,
+    PositionParameters,
+    ScanParameters,
+    TopKParameters,
+)
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import packed_strides
 
 from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, cut_by_lines, whole_box
-from ..forms.expression import call, maximum, minimum, operand
+from ..forms.expression import Expression, call, maximum, minimum, operand
 from ..forms.in_blocks import in_blocks
 from .onnx_elementwise import expression_form
 from .onnx_movement import packed_form
@@ -32,7 +41,7 @@ from .softmax import hardmax_lines, softmax_lines
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines | Array:
     """Softmax, LogSoftmax or Hardmax along the axes together."""
-    axes = dict(node.parameters)["axes"]
+    axes = node.parameters(AxesParameters).axes
     if node.op_type == "Hardmax":
         return _uncut(node, hardmax_lines(node.input.shape, axes))
     return _uncut(node, softmax_lines(node.input.shape, axes, logarithm=node.op_type == "LogSoftmax"))
@@ -54,7 +63,7 @@ _REDUCTIONS = {
 @form_of_node(*_REDUCTIONS)
 def reduce_form(node: OnnxNode) -> Form:
     """One value for each line, which may run along several axes; for an empty line, the identity element."""
-    axes, function = dict(node.parameters)["axes"], _REDUCTIONS[node.op_type]
+    axes, function = node.parameters(AxesParameters).axes, _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)
     parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size)
@@ -81,9 +90,9 @@ def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: R
 @form_of_node("ArgMax", "ArgMin")
 def position_form(node: OnnxNode) -> Form:
     """Where the largest or the smallest element is, the first or the last of equal ones."""
-    found = dict(node.parameters)
-    parameters = (("axes", found["axes"]), ("smallest", node.op_type == "ArgMin"), ("last", found["last"]))
-    return _lines(node, positions, found["axes"], parameters, node.input.row.item_size + 8)
+    parameters = (*node.meaning.named(), ("smallest", node.op_type == "ArgMin"))
+    axes = node.parameters(PositionParameters).axes
+    return _lines(node, positions, axes, parameters, node.input.row.item_size + 8)
 
 
 def _lines(
@@ -111,9 +120,9 @@ def _dropped(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, lines: L
 def top_k_form(node: OnnxNode) -> Lines:
     """Values and positions of each line in order, the first K of them."""
     sizes = node.output.shape
-    parameters = [(*node.parameters, ("positions", which)) for which in (False, True)]
+    parameters = [(*node.meaning.named(), ("positions", which)) for which in (False, True)]
     return Lines(
-        top_k, (dict(node.parameters)["axis"],), node.input.shape, (sizes,) * len(node.results),
+        top_k, (node.parameters(TopKParameters).axis,), node.input.shape, (sizes,) * len(node.results),
         tuple(parameters[: len(node.results)]), 40,
     )  # fmt: skip
 
@@ -121,8 +130,8 @@ def top_k_form(node: OnnxNode) -> Lines:
 @form_of_node("CumSum", "CumProd")
 def scan_form(node: OnnxNode) -> Lines | Array:
     """The sum or the product of the elements up to each one."""
-    shape, axis = node.input.shape, dict(node.parameters)["axis"]
-    parameters = (*node.parameters, ("sums", node.op_type == "CumSum"))
+    shape, axis = node.input.shape, node.parameters(ScanParameters).axis
+    parameters = (*node.meaning.named(), ("sums", node.op_type == "CumSum"))
     return _uncut(node, Lines(scan, (axis,), shape, (shape,), (parameters,), max(8, node.input.row.item_size)))
 
 
@@ -138,10 +147,9 @@ def _product_scratch(node: OnnxNode) -> int:
 @form_of_node("Gemm")
 def gemm_form(node: OnnxNode) -> BoxFunction:
     """`alpha * A' x B' + beta * C`, C broadcast."""
-    found = dict(node.parameters)
-    parameters = (("transposed", found["turned"]), ("alpha", found["alpha"]), ("beta", found["beta"]))
-    shape = (("shape", node.output.shape),)
-    return BoxFunction(_gemm, len(node.tensors), parameters + shape, 2 * found["inner"], scratch=_product_scratch(node))
+    p = node.parameters(GemmParameters)
+    parameters = (("transposed", p.transposed), ("alpha", p.alpha), ("beta", p.beta), ("shape", node.output.shape))
+    return BoxFunction(_gemm, len(node.tensors), parameters, 2 * p.inner, scratch=_product_scratch(node))
 
 
 def _gemm(
@@ -164,9 +172,9 @@ def _gemm(
 @form_of_node("MatMul", "MatMulInteger")
 def matmul_form(node: OnnxNode) -> BoxFunction:
     """NumPy's matmul; integers of MatMulInteger less their zero points, exactly in int32."""
-    found = dict(node.parameters)
-    parameters = (("whole", found["whole"]), ("zeros", found.get("zeros")))
-    return BoxFunction(_matmul, len(node.tensors), parameters, 2 * found["inner"], scratch=_product_scratch(node))
+    p = node.parameters(MatMulParameters)
+    parameters = (("whole", p.whole), ("zeros", p.zeros))
+    return BoxFunction(_matmul, len(node.tensors), parameters, 2 * p.inner, scratch=_product_scratch(node))
 
 
 def _matmul(
@@ -198,25 +206,24 @@ def _matmul(
 def quantize_form(node: OnnxNode) -> Form:
     """`round(x / scale) + zero`, halves to even, limited to the output's type."""
     limits = np.iinfo(data_type(node.output.data_type).dtype)
-    made = call("rint", operand(0) / operand(1))
-    made = made + operand(2) if len(node.tensors) > 2 else made
-    limited = maximum(minimum(made, int(limits.max)), int(limits.min))
-    return _scaled(node, expression_form(node, limited, types=("float32",) * len(node.tensors)))
+    whole = call("rint", operand(0) / operand(1))
+    whole = whole + operand(2) if len(node.tensors) > 2 else whole
+    return _scaled(node, maximum(minimum(whole, int(limits.max)), int(limits.min)))
 
 
 @form_of_node("DequantizeLinear")
 def dequantize_form(node: OnnxNode) -> Form:
     """`(x - zero) * scale`."""
     real = operand(0) - operand(2) if len(node.tensors) > 2 else operand(0)
-    return _scaled(node, expression_form(node, real * operand(1), types=("float32",) * len(node.tensors)))
+    return _scaled(node, real * operand(1))
 
 
-def _scaled(node: OnnxNode, form: Pointwise) -> Form:
-    """The form itself; with a scale for each block along an axis, on blocks whose scales are taken first."""
-    found = dict(node.parameters)
-    if "block" not in found:
-        return form
-    parameters = (("axis", found["axis"]), ("block", found["block"]), ("form", form))
+def _scaled(node: OnnxNode, expression: Expression) -> Form:
+    """An expression in float32; with a scale for each block along an axis, of elements whose scales are taken first."""
+    types = ("float32",) * len(node.tensors)
+    if not isinstance(node.meaning, BlockedScaleParameters):
+        return expression_form(node, expression, types=types)
+    parameters = (*node.meaning.named(), ("form", Pointwise(expression, types, "float32")))
     return BoxFunction(_by_blocks, len(node.tensors), parameters, 2, block=1 << 16)
 
 

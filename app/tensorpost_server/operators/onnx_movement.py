@@ -11,8 +11,21 @@ import numpy as np
 
 from tensorpost.descriptors import PaddingMode
 from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.parameters import (
+    AxisParameters,
+    BatchParameters,
+    BlockParameters,
+    ConstantParameters,
+    ExpandParameters,
+    PadParameters,
+    ReductionParameters,
+    ScatterParameters,
+    SliceParameters,
+    TransposeParameters,
+)
 
 from ..forms import Array, Box, BoxFunction, Copies, Copy, IndexRange, Loop
+from .depth_space import depth_space_copies
 from .generator import sequence
 from .indexing import BLOCK, along, array_parts, element_scatters, gather_elements, nonnegative, scatter_scratch
 from .movement import pad
@@ -38,35 +51,33 @@ def packed_form(node: OnnxNode) -> Copies:
 @form_of_node("Transpose")
 def transpose_form(node: OnnxNode) -> Copies:
     """Axis i of the output is axis perm[i] of the input."""
-    perm: tuple[int, ...] = dict(node.parameters)["perm"]
+    perm = node.parameters(TransposeParameters).perm
     return _copies(node, *[Loop(node.input.shape[axis], (to, 1), ((axis, 1),)) for to, axis in enumerate(perm)])
 
 
 @form_of_node("Expand")
 def expand_form(node: OnnxNode) -> Copies:
     """Copies that repeat the element along axes of size 1."""
-    own, shape = dict(node.parameters)["own"], node.output.shape
-    loops = [Loop(size, (axis, 1), ((axis, int(own[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
+    aligned, shape = node.parameters(ExpandParameters).aligned, node.output.shape
+    loops = [Loop(size, (axis, 1), ((axis, int(aligned[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
     zeros = (0,) * len(shape)
-    return Copies((len(shape),), (() if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),),), input_sizes=(own,))
+    copies = () if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),)
+    return Copies((len(shape),), (copies,), input_sizes=(aligned,))
 
 
 @form_of_node("Slice")
 def slice_form(node: OnnxNode) -> Copies:
     """`output[c] = input[start + c * step]`."""
-    found = dict(node.parameters)
-    loops = [
-        Loop(size, (axis, 1), ((axis, step),))
-        for axis, (size, step) in enumerate(zip(node.output.shape, found["steps"], strict=True))
-        if size > 1
-    ]
-    return _copies(node, *loops, start=found["start"])
+    window = node.parameters(SliceParameters)
+    sizes = zip(node.output.shape, window.steps, strict=True)
+    loops = [Loop(size, (axis, 1), ((axis, step),)) for axis, (size, step) in enumerate(sizes)]
+    return _copies(node, *loops, start=window.start)
 
 
 @form_of_node("Concat")
 def concat_form(node: OnnxNode) -> Copies:
     """Every input is a copy, and each begins where the one before ends."""
-    axis: int = dict(node.parameters)["axis"]
+    axis = node.parameters(AxisParameters).axis
     begin, copies = 0, list[Copy]()
     for index, (_, tensor) in enumerate(node.tensors):
         if 0 not in tensor.shape:
@@ -78,7 +89,7 @@ def concat_form(node: OnnxNode) -> Copies:
 @form_of_node("Split")
 def split_form(node: OnnxNode) -> Copies:
     """Every output is a copy of a part of the input."""
-    axis: int = dict(node.parameters)["axis"]
+    axis = node.parameters(AxisParameters).axis
     begin, parts = 0, list[tuple[Copy, ...]]()
     for _, tensor in node.results:
         start = _at(tensor.shape, axis, begin)
@@ -91,60 +102,46 @@ def _at(shape: tuple[int, ...], axis: int, place: int) -> tuple[int, ...]:
     return tuple([place if at == axis else 0 for at in range(len(shape))])
 
 
-@form_of_node("DepthToSpace")
-def depth_to_space_form(node: OnnxNode) -> Copies:
-    """Channels become blocks: their numbers are (row, column, channel) in DCR, (channel, row, column) in CRD."""
-    found, (n, c, _, _) = dict(node.parameters), node.output.shape
-    block, crd = found["block"], found["mode"] == "CRD"
-    channel, row, column = (block * block, block, 1) if crd else (1, block * c, c)
-    _, _, h, w = node.input.shape
-    return _copies(
-        node, Loop(n, (0, 1), ((0, 1),)), Loop(c, (1, 1), ((1, channel),)),
-        Loop(h, (2, block), ((2, 1),)), Loop(block, (2, 1), ((1, row),)),
-        Loop(w, (3, block), ((3, 1),)), Loop(block, (3, 1), ((1, column),)),
-    )  # fmt: skip
-
-
-@form_of_node("SpaceToDepth")
-def space_to_depth_form(node: OnnxNode) -> Copies:
-    """Blocks become channels; the inverse of DepthToSpace."""
-    found, (n, c, _, _) = dict(node.parameters), node.input.shape
-    block, crd = found["block"], found["mode"] == "CRD"
-    channel, row, column = (block * block, block, 1) if crd else (1, block * c, c)
-    _, _, h, w = node.output.shape
-    inner = [Loop(c, (1, channel), ((1, 1),)), Loop(block, (1, row), ((2, 1),)), Loop(block, (1, column), ((3, 1),))]
-    inner.sort(key=lambda loop: -loop.target[1])
-    return _copies(
-        node, Loop(n, (0, 1), ((0, 1),)), *inner, Loop(h, (2, 1), ((2, block),)), Loop(w, (3, 1), ((3, block),))
+@form_of_node("DepthToSpace", "SpaceToDepth")
+def depth_space_form(node: OnnxNode) -> Copies:
+    """Channels become blocks or the reverse: numbered (row, column, channel) in DCR, (channel, row, column) in CRD."""
+    parameters, to_depth = node.parameters(BlockParameters), node.op_type == "SpaceToDepth"
+    space, depth = (node.input, node.output) if to_depth else (node.output, node.input)
+    channels_first = parameters.mode == "CRD"
+    return depth_space_copies(
+        space.shape, depth.shape, parameters.block, to_depth=to_depth, channels_first=channels_first
     )
+
+
+_PADDING_MODES = {"reflect": PaddingMode.REFLECTION, "edge": PaddingMode.EDGE, "wrap": PaddingMode.WRAP}
 
 
 @form_of_node("Pad")
 def pad_form(node: OnnxNode) -> Copies | BoxFunction:
     """Constants lie around a copy of what is not cut off; other modes take elements by their indices."""
-    found, shape, output = dict(node.parameters), node.input.shape, node.output.shape
-    before = found["before"]
-    if found["mode"] != "constant":
-        mode = {"reflect": PaddingMode.REFLECTION, "edge": PaddingMode.EDGE, "wrap": PaddingMode.WRAP}[found["mode"]]
+    parameters, shape, output = node.parameters(PadParameters), node.input.shape, node.output.shape
+    before = parameters.before
+    if parameters.mode != "constant":
+        mode = _PADDING_MODES[parameters.mode]
         axes = tuple(zip(shape, before, output, strict=True))
         return BoxFunction(pad, 1, (("axes", axes), ("mode", mode)), len(shape) + 1)
     start = [max(0, -low) for low in before]
     target = [max(0, low) for low in before]
     sizes = [min(size - first, whole - at) for size, first, whole, at in zip(shape, start, output, target, strict=True)]
     copy = () if min(sizes, default=1) < 1 else (Copy.of_box(sizes, source_start=start, target_start=target),)
-    return Copies((len(shape),), (copy,), found["value"])
+    return Copies((len(shape),), (copy,), parameters.value)
 
 
 @form_of_node("ConstantOfShape")
 def constant_form(node: OnnxNode) -> Copies:
     """Copies of nothing over the value."""
-    return Copies((), ((),), dict(node.parameters)["value"])
+    return Copies((), ((),), node.parameters(ConstantParameters).value)
 
 
 @form_of_node("Shape")
 def shape_form(node: OnnxNode) -> BoxFunction:
     """The sizes of the input, whose elements are not read."""
-    return BoxFunction(_sizes, 1, node.parameters)
+    return BoxFunction(_sizes, 1, node.meaning.named())
 
 
 def _sizes(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, values: tuple[int, ...]) -> None:
@@ -155,7 +152,7 @@ def _sizes(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, values: tu
 @form_of_node("Size")
 def size_form(node: OnnxNode) -> BoxFunction:
     """The number of the input's elements, which are not read."""
-    return BoxFunction(_size, 1, node.parameters)
+    return BoxFunction(_size, 1, node.meaning.named())
 
 
 def _size(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, value: int) -> None:
@@ -166,8 +163,7 @@ def _size(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, value: int)
 @form_of_node("Range")
 def range_form(node: OnnxNode) -> BoxFunction:
     """`start + k * delta`, computed in float64 or modulo 2^64, and rounded once."""
-    found = dict(node.parameters)
-    return BoxFunction(sequence, 0, (("strides", (1,)), ("start", found["start"]), ("delta", found["delta"])))
+    return BoxFunction(sequence, 0, (("strides", (1,)), *node.meaning.named()))
 
 
 # ---- by index --------------------------------------------------------------------------------------------------------
@@ -177,7 +173,7 @@ def range_form(node: OnnxNode) -> BoxFunction:
 
 def _index_range(node: OnnxNode) -> IndexRange:
     """The range of indices along the node's axis."""
-    axis: int = dict(node.parameters)["axis"]
+    axis = node.parameters(AxisParameters).axis
     return IndexRange(node.schema.name, 1, (axis,), (node.input.shape[axis],))
 
 
@@ -191,7 +187,7 @@ def _tuple_range(node: OnnxNode, batch: int = 0) -> IndexRange | None:
 @form_of_node("Gather")
 def gather_form(node: OnnxNode) -> BoxFunction:
     """`output[a, k, b] = data[a, indices[k], b]`."""
-    return BoxFunction(_gather, 2, node.parameters, 2, index_range=_index_range(node))
+    return BoxFunction(_gather, 2, node.meaning.named(), 2, index_range=_index_range(node))
 
 
 def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
@@ -206,7 +202,7 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
 @form_of_node("GatherElements")
 def gather_elements_form(node: OnnxNode) -> BoxFunction:
     """`output[c] = data[c with c[axis] = indices[c]]`."""
-    return BoxFunction(gather_elements, 2, node.parameters, 2, block=BLOCK, index_range=_index_range(node))
+    return BoxFunction(gather_elements, 2, node.meaning.named(), 2, block=BLOCK, index_range=_index_range(node))
 
 
 def _work(node: OnnxNode) -> int:
@@ -217,8 +213,8 @@ def _work(node: OnnxNode) -> int:
 def gather_nd_form(node: OnnxNode) -> Array:
     """`output[b, k] = data[b][indices[b, k]]`, where indices hold index tuples."""
     scratch = 16 * node.tensors[1][1].element_count
-    found = _tuple_range(node, dict(node.parameters)["batch"])
-    return Array(_gather_nd, 2, _work(node), node.parameters, scratch, index_range=found)
+    index_range = _tuple_range(node, node.parameters(BatchParameters).batch)
+    return Array(_gather_nd, 2, _work(node), node.meaning.named(), scratch, index_range=index_range)
 
 
 def _gather_nd(xp: ModuleType, x: Any, indices: Any, batch: int) -> Any:
@@ -240,9 +236,9 @@ def _inside(xp: ModuleType, indices: Any, length: int) -> Any:
 def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
     scratch = scatter_scratch(node.tensors[1][1].shape)
-    return Array(
-        _scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node)
-    )
+    parameters = node.parameters(ScatterParameters)
+    library, index_range = _combining_library(parameters.reduction), _index_range(node)
+    return Array(_scatter, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -256,9 +252,9 @@ def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, redu
 def scatter_nd_form(node: OnnxNode) -> Array:
     """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
     scratch = 24 * node.tensors[1][1].element_count
-    return Array(
-        _scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_tuple_range(node)
-    )
+    parameters = node.parameters(ReductionParameters)
+    library, index_range = _combining_library(parameters.reduction), _tuple_range(node)
+    return Array(_scatter_nd, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
@@ -274,9 +270,9 @@ def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: s
     return output.astype(x.dtype, copy=False)
 
 
-def _combining_library(node: OnnxNode) -> str:
+def _combining_library(reduction: str) -> str:
     """NumPy, if values that meet are combined: CuPy has no product of this kind."""
-    return "" if dict(node.parameters)["reduction"] == "none" else "numpy"
+    return "" if reduction == "none" else "numpy"
 
 
 def _combinable(x: Any, reduction: str) -> Any:
@@ -297,7 +293,7 @@ def _update(target: Any, places: tuple[Any, ...], values: Any, reduction: str) -
 @form_of_node("OneHot")
 def one_hot_form(node: OnnxNode) -> BoxFunction:
     """The second value where the coordinate along the axis is the index, else the first."""
-    return BoxFunction(_one_hot, 2, node.parameters, block=BLOCK)
+    return BoxFunction(_one_hot, 2, node.meaning.named(), block=BLOCK)
 
 
 def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, depth: int) -> None:
@@ -311,7 +307,7 @@ def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: in
 @form_of_node("ReverseSequence")
 def reverse_form(node: OnnxNode) -> BoxFunction:
     """The first elements of each entry of the batch reversed along the time axis, as many as its length says."""
-    return BoxFunction(_reverse, 2, node.parameters, 2, block=BLOCK)
+    return BoxFunction(_reverse, 2, node.meaning.named(), 2, block=BLOCK)
 
 
 def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: int) -> None:
@@ -328,7 +324,7 @@ def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: in
 @form_of_node("EyeLike")
 def eye_form(node: OnnxNode) -> BoxFunction:
     """1 on the k-th diagonal; the input's elements are not read."""
-    return BoxFunction(_eye, 1, node.parameters)
+    return BoxFunction(_eye, 1, node.meaning.named())
 
 
 def _eye(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int) -> None:
@@ -340,7 +336,7 @@ def _eye(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int) -> N
 @form_of_node("Trilu")
 def triangle_form(node: OnnxNode) -> BoxFunction:
     """The elements on the k-th diagonal and above it, or below it; 0 elsewhere."""
-    return BoxFunction(_triangle, 1, node.parameters, block=BLOCK)
+    return BoxFunction(_triangle, 1, node.meaning.named(), block=BLOCK)
 
 
 def _triangle(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int, upper: bool) -> None:

@@ -1,6 +1,6 @@
 """ONNX operators without a row of their own, computed by ONNX Runtime's CPU provider as models of one node.
 
-The extra `onnx` installs it. What the node means, and its outputs' shapes, the package `onnx` has found. ONNX Runtime
+The extra `onnx` installs it. The package `onnx` has checked the node and inferred its outputs' shapes. ONNX Runtime
 runs in child processes (`child_processes/`), which make the session too, after the request was admitted.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorpost.onnx import OnnxNode, OnnxSchema
+from tensorpost.onnx.parameters import ModelParameters
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.extras import install_command
@@ -54,7 +55,7 @@ def model_form(node: OnnxNode) -> Array:
     memory_bytes = 2 * tensor_bytes + extra_bytes(node) + _LEAST_BYTES
     work = work_of(node)
     parameters = (
-        ("model", dict(node.parameters)["model"]),
+        ("model", node.parameters(ModelParameters).model),
         ("names", tuple([name for name, _ in node.tensors])),
         ("operator", node.name),
         ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),

@@ -35,10 +35,10 @@ def floors(slope: Fraction, start: Fraction, count: int) -> NDArray[np.int64]:
         return np.array([anchor], np.int64)
     (p, q), (p_above, q_above) = _neighbours(Fraction(part, one), count)
     t = np.arange(-lowest, count - lowest)
-    found = t * whole + anchor
-    found[:lowest] += t[:lowest] * p_above // q_above
-    found[lowest:] += t[lowest:] * p // q
-    return found
+    values = t * whole + anchor
+    values[:lowest] += t[:lowest] * p_above // q_above
+    values[lowest:] += t[lowest:] * p // q
+    return values
 
 
 def _lowest(step: int, start: int, one: int, count: int) -> int:
@@ -47,7 +47,7 @@ def _lowest(step: int, start: int, one: int, count: int) -> int:
     From one i that is lower than all before it the next one is as many steps away as it takes to go down, modulo one,
     by no more than what is there. The fewest steps that go up or down by little are found as in Euclid's algorithm.
     """
-    found, height = 0, start
+    place, height = 0, start
     up, rise = 1, step
     down, fall = 1, one - step
     while rise:
@@ -59,12 +59,12 @@ def _lowest(step: int, start: int, one: int, count: int) -> int:
                 break  # rise is the greatest common divisor now, and height is less
             down, fall = down + needed * up, fall - needed * rise
         if height >= fall:
-            times = min(height // fall, (count - 1 - found) // down)
-            found, height = found + times * down, height - times * fall
-        if down > count - 1 - found:
+            times = min(height // fall, (count - 1 - place) // down)
+            place, height = place + times * down, height - times * fall
+        if down > count - 1 - place:
             break
         up, rise = up + rise // fall * down, rise % fall
-    return found
+    return place
 
 
 def _neighbours(number: Fraction, most: int) -> tuple[tuple[int, int], tuple[int, int]]:

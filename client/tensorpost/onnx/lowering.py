@@ -28,6 +28,7 @@ from ..descriptors.resample import (
 )
 from ..values.datatypes import TensorDataType
 from ..values.problems import InvalidDescriptor
+from .directml_twins import MOST_DIMENSIONS, NotExpressible
 from .node import OnnxNode
 from .operator_lowering import lower_operator
 from .resize import NearestMode, ResizeAxis, Resizing
@@ -54,7 +55,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What `lower` found.
+    """How a node is expressed.
 
     Attributes:
         verdict: how well.
@@ -66,10 +67,6 @@ class Lowering:
     verdict: Verdict
     reason: str
     descriptor: OperatorDesc | None = None
-
-
-class _NotExpressible(Exception):  # a way out of nested functions, never seen by a caller
-    pass
 
 
 def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> Lowering:
@@ -89,15 +86,13 @@ def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> L
         return Lowering(Verdict.NOT_EXPRESSIBLE, "DirectML has no empty tensors; the answer is the empty tensor")
     try:
         if not isinstance(node.meaning, (Tiling, Resizing)):
-            found = lower_operator(node, level)
-            if isinstance(found, str):
-                return Lowering(Verdict.NOT_EXPRESSIBLE, found)
-            reason = f"{found.name} is the same function; its results are rounded as the backend rounds them"
-            return _checked(Lowering(Verdict.EXACT, reason, found), level)
+            desc = lower_operator(node, level)
+            reason = f"{desc.name} is the same function; its results are rounded as the backend rounds them"
+            return _checked(Lowering(Verdict.EXACT, reason, desc), level)
         if isinstance(node.meaning, Tiling):
             return _checked(_lower_tile(node, node.meaning, level), level)
         return _checked(_lower_resize(node, node.meaning, level), level)
-    except _NotExpressible as reason:
+    except NotExpressible as reason:
         return Lowering(Verdict.NOT_EXPRESSIBLE, str(reason))
     except InvalidDescriptor as error:
         return Lowering(Verdict.NOT_EXPRESSIBLE, f"DirectML's limits refuse it: {error.detail}")
@@ -115,7 +110,7 @@ def _checked(lowering: Lowering, level: FeatureLevel) -> Lowering:
 
 def _lower_tile(node: OnnxNode, meaning: Tiling, level: FeatureLevel) -> Lowering:
     if node.input.data_type == "str":
-        raise _NotExpressible("DirectML has no strings")
+        raise NotExpressible("DirectML has no strings")
     refused: InvalidDescriptor | None = None
     for data_type, items, note in _bit_carriers(node.input.data_type):
         sizes, repeats = [*node.input.shape], [*meaning.repeats]
@@ -158,11 +153,11 @@ def _bit_carriers(data_type: str) -> Sequence[tuple[TensorDataType, int, str]]:
 
 def _fitted(sizes: list[int], repeats: list[int], level: FeatureLevel) -> tuple[list[int], list[int]]:
     """Sizes and repeats with as many dimensions as the level takes: 4, or 1 to 8 from 3_1 on."""
-    most = 8 if level >= FeatureLevel.L3_1 else 4
+    most = MOST_DIMENSIONS if level >= FeatureLevel.L3_1 else 4
     if len(sizes) > most:
         sizes, repeats = _merged(sizes, repeats)
         if len(sizes) > most:
-            raise _NotExpressible(
+            raise NotExpressible(
                 f"{len(sizes)} dimensions are left after merging those that can be; feature level {level} takes {most}"
             )
     if level < FeatureLevel.L3_1:
@@ -197,25 +192,25 @@ class _LoweredAxis:
 
 def _lower_resize(node: OnnxNode, meaning: Resizing, level: FeatureLevel) -> Lowering:
     if meaning.mode == "cubic":
-        raise _NotExpressible("DirectML has no cubic interpolation")
+        raise NotExpressible("DirectML has no cubic interpolation")
     if meaning.extrapolation_value is not None:
-        raise _NotExpressible(
+        raise NotExpressible(
             "the roi reaches outside the input, where DirectML repeats the edge instead of extrapolating"
         )
     if meaning.antialias and any(axis.scale < 1 for axis in meaning.axes):
-        raise _NotExpressible(
+        raise NotExpressible(
             "antialias filters every axis whose scale is below 1; RESAMPLE3 filters below 0.5 only, and in another way"
         )
     data_type = _resize_type(node.input.data_type, meaning, level)
     rounded = meaning.antialias and data_type not in (TensorDataType.FLOAT32, TensorDataType.FLOAT16)
     if rounded and not all(axis.is_copied for axis in meaning.axes):
-        raise _NotExpressible("antialias rounds integers after each axis; DirectML truncates them once, at the end")
+        raise NotExpressible("antialias rounds integers after each axis; DirectML truncates them once, at the end")
     axes = _merged_axes(meaning.axes, level)
     if meaning.mode == "linear" and meaning.exclude_outside:
         for axis in axes:
             ends = (axis.offset, axis.offset + axis.step * (axis.output_length - 1))
             if min(ends) <= -1 or max(ends) >= axis.length:
-                raise _NotExpressible("exclude_outside changes the result where x is a pixel or more outside the input")
+                raise NotExpressible("exclude_outside changes the result where x is a pixel or more outside the input")
     placed = [_place(axis, meaning.coordinates) for axis in axes]
     if level >= FeatureLevel.L5_1:
         return _to_resample2(placed, meaning, data_type)
@@ -223,23 +218,23 @@ def _lower_resize(node: OnnxNode, meaning: Resizing, level: FeatureLevel) -> Low
         return _to_resample1(placed, meaning, data_type)
     if level >= FeatureLevel.L2_0:
         return _to_resample(placed, meaning, data_type)
-    raise _NotExpressible("RESAMPLE exists from feature level 2_0 on, and UPSAMPLE_2D states no coordinate rule")
+    raise NotExpressible("RESAMPLE exists from feature level 2_0 on, and UPSAMPLE_2D states no coordinate rule")
 
 
 def _resize_type(name: str, meaning: Resizing, level: FeatureLevel) -> TensorDataType:
     if name in ("float32", "float16"):
         return TensorDataType[name.upper()]
     if name not in ("int8", "uint8") and not (name == "bool" and meaning.mode == "nearest"):
-        raise _NotExpressible(f"the Resample family has no {name} for {meaning.mode}")
+        raise NotExpressible(f"the Resample family has no {name} for {meaning.mode}")
     if level < FeatureLevel.L6_2:
-        raise _NotExpressible(f"the Resample family takes 8-bit types from feature level 6_2 on, not at {level}")
+        raise NotExpressible(f"the Resample family takes 8-bit types from feature level 6_2 on, not at {level}")
     return TensorDataType.UINT8 if name == "bool" else TensorDataType[name.upper()]
 
 
 def _merged_axes(axes: Sequence[ResizeAxis], level: FeatureLevel) -> list[ResizeAxis]:
     """The axes, 4 at most: copied ones that stand side by side become one. Below 5_1 exactly 4, padded in front."""
     if not axes:
-        raise _NotExpressible("a tensor of rank 0 has no axis to resample")
+        raise NotExpressible("a tensor of rank 0 has no axis to resample")
     merged: list[ResizeAxis] = list(axes)
     if len(axes) > 4:
         merged.clear()
@@ -250,7 +245,7 @@ def _merged_axes(axes: Sequence[ResizeAxis], level: FeatureLevel) -> list[Resize
             else:
                 merged.append(axis)
     if len(merged) > 4:
-        raise _NotExpressible(f"{len(merged)} dimensions are left after merging the untouched ones; DirectML takes 4")
+        raise NotExpressible(f"{len(merged)} dimensions are left after merging the untouched ones; DirectML takes 4")
     if level < FeatureLevel.L5_1:
         one = ResizeAxis(1, 1, Fraction(1), nearest_mode=merged[0].nearest_mode)
         merged = [one] * (4 - len(merged)) + merged
@@ -276,7 +271,7 @@ def _place(axis: ResizeAxis, coordinates: str) -> _LoweredAxis:
             return _LoweredAxis(axis, scale, 0.0, -0.5)
         case "tf_crop_and_resize":
             if last and axis.step <= 0:
-                raise _NotExpressible("the roi is reversed or empty along an axis; DirectML's scales are positive")
+                raise NotExpressible("the roi is reversed or empty along an axis; DirectML's scales are positive")
             return _LoweredAxis(axis, _float32(1 / axis.step) if last else 1.0, _float32(-axis.offset), 0.0)
         case _:
             return _LoweredAxis(axis, scale, 0.0, 0.0)
@@ -284,11 +279,11 @@ def _place(axis: ResizeAxis, coordinates: str) -> _LoweredAxis:
 
 def _with_near_offsets(placed: Sequence[_LoweredAxis]) -> list[_LoweredAxis]:
     """The same x with InputPixelOffsets from 0 to 1, where DirectML's linear neighbours are those of x."""
-    found: list[_LoweredAxis] = []
+    near: list[_LoweredAxis] = []
     for p in placed:
         output = Fraction(p.output_offset) + Fraction(p.input_offset) * Fraction(p.scale)
-        found.append(p if 0 <= p.input_offset <= 1 else _LoweredAxis(p.axis, p.scale, 0.0, _float32(output)))
-    return found
+        near.append(p if 0 <= p.input_offset <= 1 else _LoweredAxis(p.axis, p.scale, 0.0, _float32(output)))
+    return near
 
 
 def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
@@ -331,10 +326,10 @@ def _to_resample(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: T
         lone = p.axis.output_length == 1 == p.scale and p.axis.offset == 0  # x = 0 is what scale 1 gives
         half_pixel = lone or p.axis.offset == (p.axis.step - 1) / 2
         if meaning.mode == "linear" and not (half_pixel or p.axis.is_copied):
-            raise _NotExpressible(f"RESAMPLE has half-pixel offsets only, which {meaning.coordinates} does not have")
+            raise NotExpressible(f"RESAMPLE has half-pixel offsets only, which {meaning.coordinates} does not have")
         rounds_up = p.axis.nearest_mode in ("round_prefer_ceil", "round_prefer_floor") and half_pixel
         if meaning.mode == "nearest" and lowering.verdict is not Verdict.EXACT and not rounds_up:
-            raise _NotExpressible(
+            raise NotExpressible(
                 f"RESAMPLE has half-pixel offsets and rounds halves up only; {meaning.coordinates} with "
                 f"{p.axis.nearest_mode} picks other elements"
             )
@@ -345,7 +340,7 @@ def _one_rounding(placed: Sequence[_LoweredAxis]) -> NearestMode:
     """The rounding of all axes. Resize-10 and Upsample may want two, which one operator cannot have."""
     wanted: list[NearestMode] = [p.axis.nearest_mode for p in placed if not p.axis.is_copied]
     if len(set(wanted)) > 1:
-        raise _NotExpressible(
+        raise NotExpressible(
             f"axes round in different ways ({', '.join(sorted(set(wanted)))}); DirectML has one way for all"
         )
     return wanted[0] if wanted else "round_prefer_ceil"

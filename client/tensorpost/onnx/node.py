@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from ..values.datatypes import data_type
-from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor
-from .given_node import GivenNode, Meaning
+from .inference_context import InferenceContext
+from .inferred_node import InferredNode
 from .node_reading import (
     INTEGER,
     TYPE_ATTRIBUTES,
@@ -36,10 +36,8 @@ from .node_reading import (
     shortest,
 )
 from .report import Report, did_you_mean
-from .resize import Resizing
-from .schemas import AttributeValue, InputValues, OnnxSchema, is_own, schema_of
+from .schemas import is_own, schema_of
 from .shapes import infer
-from .tensor import OnnxTensor
 from .tile import Tiling
 
 __all__ = ["NodeProtoLike", "OnnxNode"]
@@ -76,7 +74,7 @@ class NodeProtoLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class OnnxNode:
+class OnnxNode(InferredNode):
     """One ONNX node, validated, its output known. Hashable and picklable.
 
     Attributes:
@@ -88,8 +86,7 @@ class OnnxNode:
         attributes: every attribute that has a value, defaults filled in, by name, in the schema's order.
         results: type and shape of each output, by name.
         schema: the version of the operator that the opset means.
-        meaning: what to compute, with nothing of the version left in it: a value of its own for Tile and Resize, named
-            parameters for all others.
+        meaning: what to compute, with nothing of the version left in it; `parameters` gives it as the class that it is.
         warnings: what other implementations are known to answer differently, as sentences.
 
     Examples:
@@ -101,17 +98,6 @@ class OnnxNode:
         UnknownOperator: no such operator.
         InvalidDescriptor: rules are broken; it lists every violation.
     """
-
-    op_type: str
-    opset: int
-    tensors: tuple[tuple[str, OnnxTensor], ...]
-    values: tuple[tuple[str, InputValues], ...]
-    attributes: tuple[tuple[str, AttributeValue], ...]
-    results: tuple[tuple[str, OnnxTensor], ...]
-    # What follows from the fields above costs nothing to compare, but much to hash.
-    schema: OnnxSchema = field(hash=False, repr=False)
-    meaning: Tiling | Resizing | Meaning = field(hash=False, repr=False)
-    warnings: tuple[str, ...] = field(hash=False)
 
     def __init__(
         self,
@@ -133,9 +119,9 @@ class OnnxNode:
         parts = max(outputs or 0, int(cast("Any", filled.get("num_outputs", 0))))
         if parts > MOST_OUTPUTS or (outputs is not None and outputs < 1):
             report.add("output-count", ("outputs",), f"a node has at most {MOST_OUTPUTS} outputs", parts, "1 or more")
-        result = infer(GivenNode(schema, tensors, values, filled, types, outputs, report))
-        if report.found:
-            raise InvalidDescriptor.of(report.found)
+        result = infer(InferenceContext(schema, tensors, values, filled, types, outputs, report))
+        if report.violations:
+            raise InvalidDescriptor.of(report.violations)
         # Without a violation it is there; the type checker cannot see that.
         assert result is not None
         meaning, results = result
@@ -162,31 +148,6 @@ class OnnxNode:
         """See `Operation.endpoint`."""
         return f"/v1/onnx/{self.op_type}"
 
-    @property
-    def input(self) -> OnnxTensor:
-        """Type and shape of the first tensor it works on."""
-        return self.tensors[0][1]
-
-    @property
-    def output(self) -> OnnxTensor:
-        """Type and shape of the first result."""
-        return self.results[0][1]
-
-    @property
-    def parameters(self) -> Meaning:
-        """The meaning as named parameters; none for Tile and Resize, whose meaning is a value of its own."""
-        return self.meaning if isinstance(self.meaning, tuple) else ()
-
-    @property
-    def inputs(self) -> tuple[Slot, ...]:
-        """See `Operation.inputs`: the tensors that are worked on; other inputs are in the document, by value."""
-        return tuple([Slot(name, tensor.layout) for name, tensor in self.tensors])
-
-    @property
-    def outputs(self) -> tuple[Slot, ...]:
-        """See `Operation.outputs`."""
-        return tuple([Slot(name, tensor.layout) for name, tensor in self.results])
-
     def to_document_text(self) -> str:
         """See `Operation.to_document_text`: the JSON form."""
         return self.to_json_text()
@@ -203,7 +164,7 @@ class OnnxNode:
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
-            outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
+            outputs: how many outputs the node has, where that does not follow; see `InferenceContext`.
             attributes: attribute values by name.
 
         Raises:
@@ -226,7 +187,7 @@ class OnnxNode:
             members = cast("Mapping[str, Any]", document)
         else:
             report.add("document", (), "a node must be a JSON object", document, ", ".join(_MEMBERS))
-            raise InvalidDescriptor.of(report.found)
+            raise InvalidDescriptor.of(report.violations)
         for key in members:
             if key not in _MEMBERS:
                 message = f"a node has no member {key[:60]!r}{did_you_mean(key, _MEMBERS)}"
@@ -240,8 +201,8 @@ class OnnxNode:
         outputs = members.get("outputs")
         if outputs is not None and (not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1):
             report.add("document", ("outputs",), "outputs must be how many outputs there are", outputs, "1 or more")
-        if report.found:
-            raise InvalidDescriptor.of(report.found)
+        if report.violations:
+            raise InvalidDescriptor.of(report.violations)
         opset = cast("int", members.get("opset"))  # checked there
         return cls(members["op_type"], members["inputs"], members.get("attributes"), opset=opset, outputs=outputs)
 
@@ -274,7 +235,7 @@ class OnnxNode:
         number: Any = int(opset) if isinstance(opset, str) and INTEGER.fullmatch(opset) else opset
         schema = schema_of(op_type, number)
         report = Report(f"ONNX {schema.name}")
-        given: dict[str, Any] = dict(inputs)
+        arguments: dict[str, Any] = dict(inputs)
         attributes: dict[str, Any] = {}
         outputs: int | None = None
         for name, text in params.items():
@@ -282,13 +243,13 @@ class OnnxNode:
             if name == "outputs" and slot is None:
                 outputs = int(str(text)) if INTEGER.fullmatch(str(text)) else 0
             elif slot is not None and not slot.data:
-                if name in given:
+                if name in arguments:
                     message = f"{name} stands in the query and among the tensors; send it once"
                     report.add("input-twice", ("inputs", name), message, text, "one of the two")
                 numbers = _listed(text)
                 if isinstance(text, str):
                     numbers = numbers_of(text, ("inputs", name), kind_of(slot), report)
-                given[name] = numbers[0] if schema.name == "Tile-1" and len(numbers) == 1 else numbers
+                arguments[name] = numbers[0] if schema.name == "Tile-1" and len(numbers) == 1 else numbers
             elif not isinstance(text, str):
                 values = _listed(int(text) if isinstance(text, bool) else text)
                 is_list = attribute is not None and (attribute.type.endswith("S") or attribute.type == "TENSOR")
@@ -301,9 +262,9 @@ class OnnxNode:
                 kind = "int" if attribute.type.startswith("INT") else "float"
                 numbers = numbers_of(text, ("attributes", name), kind, report)
                 attributes[name] = numbers[0] if attribute.type[-1] != "S" and len(numbers) == 1 else numbers
-        if report.found:
-            raise InvalidDescriptor.of(report.found)
-        return cls(op_type, given, attributes, opset=number, outputs=outputs)
+        if report.violations:
+            raise InvalidDescriptor.of(report.violations)
+        return cls(op_type, arguments, attributes, opset=number, outputs=outputs)
 
     @classmethod
     def from_node_proto(cls, node: NodeProtoLike, opset: int, inputs: Mapping[str, Any]) -> OnnxNode:
@@ -329,7 +290,7 @@ class OnnxNode:
             message = f"{schema.name} has {len(schema.inputs)} inputs, not {len(node.input)}"
             names = ", ".join(entry.name for entry in schema.inputs)
             report.add("input-unknown", ("input",), message, len(node.input), names)
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         names = [slot.name for slot in schema.inputs if not slot.variadic]
         if variadic:  # always the last
             names += [f"{variadic[0].name}_{index}" for index in range(len(node.input) - len(names))]
@@ -338,19 +299,11 @@ class OnnxNode:
                 message = f"{formal} is the value {name[:60]!r}, which was not given"
                 report.add("value-missing", ("input", index), message, name, "a value of that name")
             elif name:
-                given[formal] = inputs[name]
+                arguments[formal] = inputs[name]
         attributes = {str(item.name): proto_value(schema, item, report) for item in node.attribute}
-        if report.found:
-            raise InvalidDescriptor.of(report.found)
-        return cls(schema.op_type, given, attributes, opset=opset, outputs=len(node.output))
-
-    def value(self, name: str) -> InputValues | None:
-        """The entries of a small input; None if it was left out."""
-        return dict(self.values).get(name)
-
-    def attribute(self, name: str) -> AttributeValue | None:
-        """An attribute's value, its default included; None if it has neither."""
-        return dict(self.attributes).get(name)
+        if report.violations:
+            raise InvalidDescriptor.of(report.violations)
+        return cls(schema.op_type, arguments, attributes, opset=opset, outputs=len(node.output))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, with every attribute written out; `from_json` reads it back to an equal node."""

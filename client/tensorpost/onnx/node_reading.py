@@ -9,6 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count, takewhile
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,17 +18,9 @@ from numpy.typing import NDArray
 from ..values.datatypes import BOOLEANS, DATA_TYPES, data_type
 from ..values.onnx_package import tensor_of_proto
 from ..values.problems import InvalidDescriptor, entry_count
+from .operator_schema import AttributeType, AttributeValue, InputValues, OnnxAttribute, OnnxInput, OnnxSchema
 from .report import Path, Report, did_you_mean
-from .schemas import (
-    ONNX_OPERATORS,
-    WRITTEN_BY_HAND,
-    AttributeType,
-    AttributeValue,
-    InputValues,
-    OnnxAttribute,
-    OnnxInput,
-    OnnxSchema,
-)
+from .schemas import ONNX_OPERATORS, WRITTEN_BY_HAND
 from .tensor import MAX_RANK, OnnxTensor
 
 Number = int | float
@@ -56,46 +49,43 @@ _REAL = re.compile(r"[+-]?(?:(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[
 
 def read_tensors(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -> dict[str, OnnxTensor]:
     """Type and shape of every tensor that is worked on and can be read, by name; variadic ones are numbered."""
-    found: dict[str, OnnxTensor] = {}
+    tensors: dict[str, OnnxTensor] = {}
     for slot in schema.data_inputs:
-        given = inputs.get(slot.name)
+        raw = inputs.get(slot.name)
         if slot.variadic:
-            several = numbered(slot.name, inputs) if given is None else list(given)
+            several = numbered(slot.name, inputs) if raw is None else list(raw)
             for index, one in enumerate(several):
-                _read_tensor(schema, slot, f"{slot.name}_{index}", one, found, report)
+                _read_tensor(schema, slot, f"{slot.name}_{index}", one, tensors, report)
             missing = not several
         else:
-            if given is not None:
-                _read_tensor(schema, slot, slot.name, given, found, report)
-            missing = given is None and not slot.optional
+            if raw is not None:
+                _read_tensor(schema, slot, slot.name, raw, tensors, report)
+            missing = raw is None and not slot.optional
         if missing:
             message = f"{schema.name} needs the input {slot.name}, described by its type and shape"
             report.add("input-missing", ("inputs", slot.name), message, None, "a tensor")
-    return found
+    return tensors
 
 
 def numbered(name: str, inputs: Mapping[str, Any]) -> list[Any]:
     """What is given as `name_0`, `name_1` and so on, without a gap."""
-    found: list[Any] = []
-    while f"{name}_{len(found)}" in inputs:
-        found.append(inputs[f"{name}_{len(found)}"])
-    return found
+    return [*map(inputs.__getitem__, takewhile(inputs.__contains__, (f"{name}_{index}" for index in count())))]
 
 
 def _read_tensor(
-    schema: OnnxSchema, slot: OnnxInput, name: str, given: Any, found: dict[str, OnnxTensor], report: Report
+    schema: OnnxSchema, slot: OnnxInput, name: str, raw: Any, tensors: dict[str, OnnxTensor], report: Report
 ) -> None:
     try:
-        if isinstance(given, OnnxTensor):
-            tensor = given
-        elif hasattr(given, "dtype") and hasattr(given, "shape"):
-            tensor = OnnxTensor.describe(given)
+        if isinstance(raw, OnnxTensor):
+            tensor = raw
+        elif hasattr(raw, "dtype") and hasattr(raw, "shape"):
+            tensor = OnnxTensor.describe(raw)
         else:
-            tensor = OnnxTensor.from_json(given)
+            tensor = OnnxTensor.from_json(raw)
     except InvalidDescriptor as error:
-        report.found += error.prefixed("inputs", name).violations
+        report.violations += error.prefixed("inputs", name).violations
         return
-    found[name] = tensor
+    tensors[name] = tensor
     if tensor.data_type not in slot.types:
         message = f"{schema.name} does not take tensor({tensor.row.onnx})"
         message += _elsewhere(schema, lambda other: _takes(other, slot.name, tensor.data_type))
@@ -142,24 +132,24 @@ def read_types(
     return types
 
 
-def _items(given: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else [given]
+def _items(raw: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", raw) if isinstance(raw, (list, tuple)) else [raw]
 
 
 def _is_of(variadic: str, name: str) -> bool:
     return name.startswith(f"{variadic}_") and name[len(variadic) + 1 :].isdigit()
 
 
-def _kinds_of(given: Any) -> list[str]:
+def _kinds_of(raw: Any) -> list[str]:
     """The type of a small input, where it says one."""
-    if isinstance(given, Mapping):
-        given = cast("Mapping[str, Any]", given).get("data_type")
-        return [data_type(given).numpy_name] if isinstance(given, str) and _is_type(given) else []
-    return [data_type(given.dtype).numpy_name] if hasattr(given, "dtype") else []
+    if isinstance(raw, Mapping):
+        raw = cast("Mapping[str, Any]", raw).get("data_type")
+        return [data_type(raw).numpy_name] if isinstance(raw, str) and _is_type(raw) else []
+    return [data_type(raw.dtype).numpy_name] if hasattr(raw, "dtype") else []
 
 
-def _shown_type(given: Any) -> str:
-    return given.__name__ if isinstance(given, type) else repr(str(given)[:60])
+def _shown_type(raw: Any) -> str:
+    return raw.__name__ if isinstance(raw, type) else repr(str(raw)[:60])
 
 
 def _is_type(name: Any) -> bool:
@@ -195,9 +185,9 @@ def read_values(
     tensor = tensors.get(schema.inputs[0].name) if schema.inputs else None
     for slot in schema.value_inputs:
         if inputs.get(slot.name) is not None:
-            before = len(report.found)
+            before = len(report.violations)
             entries = _read_value(schema, slot, inputs[slot.name], tensor, report)
-            if len(report.found) == before:
+            if len(report.violations) == before:
                 values[slot.name] = entries
         elif not slot.optional:
             hint = "; it may be empty" if schema.name == "Resize-11" else ""
@@ -214,21 +204,21 @@ def kind_of(slot: OnnxInput) -> Kind:
 
 
 def _read_value(
-    schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTensor | None, report: Report
+    schema: OnnxSchema, slot: OnnxInput, raw: Any, tensor: OnnxTensor | None, report: Report
 ) -> InputValues:
     path = ("inputs", slot.name)
     is_number = schema.name == "Tile-1"
-    if isinstance(given, Mapping):
-        content = cast("Mapping[str, Any]", given)
+    if isinstance(raw, Mapping):
+        content = cast("Mapping[str, Any]", raw)
         if not {"data_type", "data"} <= content.keys():
             message = f"{slot.name} belongs to the node by value: an array of numbers, or its data_type and data"
             report.add("not-an-array", path, message, None, "an array of numbers")
             return ()
-        given = content["data"]
-    if schema.op_type not in WRITTEN_BY_HAND and not isinstance(given, (list, tuple)) and not hasattr(given, "dtype"):
-        given = [given]
-    if hasattr(cast("Any", given), "dtype"):
-        array: NDArray[Any] = np.asarray(cast("Any", given))
+        raw = content["data"]
+    if schema.op_type not in WRITTEN_BY_HAND and not isinstance(raw, (list, tuple)) and not hasattr(raw, "dtype"):
+        raw = [raw]
+    if hasattr(cast("Any", raw), "dtype"):
+        array: NDArray[Any] = np.asarray(cast("Any", raw))
         allowed = ("int64", tensor.data_type) if is_number and tensor is not None else slot.types
         if array.dtype.name not in allowed:
             names = " or ".join(f"tensor({data_type(name).onnx})" for name in allowed)
@@ -242,14 +232,14 @@ def _read_value(
         if array.dtype.kind == "b":
             array = array.astype(np.int64)
         flat = array.reshape(-1) if schema.op_type not in WRITTEN_BY_HAND else array
-        given = flat[: MOST_ENTRIES + 1].tolist() if flat.ndim else flat.tolist()
-    if is_number and not isinstance(given, (list, tuple)):
-        given = [given]
-    if not isinstance(given, (list, tuple)):
+        raw = flat[: MOST_ENTRIES + 1].tolist() if flat.ndim else flat.tolist()
+    if is_number and not isinstance(raw, (list, tuple)):
+        raw = [raw]
+    if not isinstance(raw, (list, tuple)):
         message = f"{slot.name} must be a one-dimensional array of numbers"
-        report.add("not-an-array", path, message, given, "an array of numbers")
+        report.add("not-an-array", path, message, raw, "an array of numbers")
         return ()
-    items = cast("Sequence[object]", given)
+    items = cast("Sequence[object]", raw)
     if len(items) > MOST_ENTRIES:
         message = f"{slot.name} has more than {MOST_ENTRIES} entries, and no tensor has as many dimensions"
         report.add("array-length", path, message, list(items[:8]), f"at most {MOST_ENTRIES} entries")
@@ -306,10 +296,10 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
             report.add("attribute-unknown", ("attributes", str(name)), message, attributes[name], expected)
     filled: dict[str, AttributeValue] = {}
     for entry in schema.attributes:
-        given = attributes.get(entry.name)
+        raw = attributes.get(entry.name)
         value = None
-        if given is not None:
-            value = _read_attribute(schema, entry, given, report)
+        if raw is not None:
+            value = _read_attribute(schema, entry, raw, report)
         elif entry.required:
             message = f"{schema.name} needs the attribute {entry.name}"
             report.add("attribute-missing", ("attributes", entry.name), message, None, entry.type)
@@ -320,43 +310,41 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
     return filled
 
 
-def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report: Report) -> AttributeValue | None:
+def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, raw: Any, report: Report) -> AttributeValue | None:
     path = ("attributes", entry.name)
     value: AttributeValue | None
     if entry.type == "STRING":
-        value = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
+        value = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
         if not isinstance(value, str):
-            report.add("attribute-type", path, f"{entry.name} must be a text", given, "a text")
+            report.add("attribute-type", path, f"{entry.name} must be a text", raw, "a text")
             return None
     elif entry.type == "INT":
-        if entry.name in TYPE_ATTRIBUTES and isinstance(given, (str, type, np.dtype)):
-            given = _ALIASES.get(given.lower(), given) if isinstance(given, str) else cast("Any", given)
-            if not _is_type(given):
-                message = f"{entry.name} is {_shown_type(given)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
-                report.add("attribute-value", path, message, _shown_type(given), "an element type")
+        if entry.name in TYPE_ATTRIBUTES and isinstance(raw, (str, type, np.dtype)):
+            raw = _ALIASES.get(raw.lower(), raw) if isinstance(raw, str) else cast("Any", raw)
+            if not _is_type(raw):
+                message = f"{entry.name} is {_shown_type(raw)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
+                report.add("attribute-value", path, message, _shown_type(raw), "an element type")
                 return None
-            given = data_type(given).onnx_code
-        value = _read_number(given, path, "int", report)
+            raw = data_type(raw).onnx_code
+        value = _read_number(raw, path, "int", report)
     elif entry.type == "TENSOR":
-        return _read_constant(entry, given, report)
+        return _read_constant(entry, raw, report)
     elif entry.type == "FLOAT":
-        value = _read_number(given, path, "float", report)
+        value = _read_number(raw, path, "float", report)
         if value is not None:
             value = _to_float32(value)
             if not math.isfinite(value):
                 message = f"{entry.name} must be a finite number that float32 can hold"
-                report.add("attribute-value", path, message, str(given)[:40], "a finite float32")
+                report.add("attribute-value", path, message, str(raw)[:40], "a finite float32")
                 return None
     else:
-        items = given.tolist() if hasattr(given, "tolist") else given
+        items = raw.tolist() if hasattr(raw, "tolist") else raw
         if not isinstance(items, (list, tuple)):
-            report.add(
-                "attribute-type", path, f"{entry.name} must be an array of numbers", given, "an array of numbers"
-            )
+            report.add("attribute-type", path, f"{entry.name} must be an array of numbers", raw, "an array of numbers")
             return None
-        before, kind = len(report.found), "int" if entry.type == "INTS" else "float"
+        before, kind = len(report.violations), "int" if entry.type == "INTS" else "float"
         read = [_read_number(x, (*path, i), kind, report) for i, x in enumerate(cast("Sequence[object]", items))]
-        if len(report.found) > before:
+        if len(report.violations) > before:
             return None
         numbers = [number for number in read if number is not None]
         return tuple(map(int, numbers)) if kind == "int" else tuple(map(_to_float32, numbers))
@@ -367,21 +355,21 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
         message += _elsewhere(schema, lambda other: _offers(other, entry.name, value)) or (
             did_you_mean(value, map(str, entry.choices)) if isinstance(value, str) else ""
         )
-        report.add("attribute-value", path, message, given, f"one of {', '.join(map(str, entry.choices))}")
+        report.add("attribute-value", path, message, raw, f"one of {', '.join(map(str, entry.choices))}")
         return None
     return value
 
 
-def _read_constant(entry: OnnxAttribute, given: Any, report: Report) -> AttributeValue | None:
+def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeValue | None:
     """A tensor of one element, as its type and the number."""
-    if isinstance(given, Mapping):
-        content = cast("Mapping[str, Any]", given)
-        name, given = content.get("data_type"), content.get("data")
+    if isinstance(raw, Mapping):
+        content = cast("Mapping[str, Any]", raw)
+        name, raw = content.get("data_type"), content.get("data")
     else:
-        given = np.asarray(given)
-        name = "float32" if given.dtype == np.float64 else given.dtype.name
-        given = given.reshape(-1).tolist()
-    items = cast("Sequence[Any]", given if isinstance(given, (list, tuple)) else [given])
+        raw = np.asarray(raw)
+        name = "float32" if raw.dtype == np.float64 else raw.dtype.name
+        raw = raw.reshape(-1).tolist()
+    items = cast("Sequence[Any]", raw if isinstance(raw, (list, tuple)) else [raw])
     path = ("attributes", entry.name)
     number = items[0] if len(items) == 1 and isinstance(items[0], (int, float)) else None
     if number is None or not isinstance(name, str) or not _is_type(name):

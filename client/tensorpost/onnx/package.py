@@ -21,7 +21,8 @@ from ..values.onnx_package import (
     schema_version,
     tensor_of_proto,
 )
-from .given_node import GivenNode, InferredOutputs
+from .inference_context import InferenceContext, InferredOutputs
+from .parameters import ModelParameters
 
 __all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
@@ -77,12 +78,12 @@ def since_version(op_type: str, opset: int) -> SchemaVersion | str:
             that needs it.
     """
     try:
-        found = _calls.schema_version(op_type, opset)
+        version = _calls.schema_version(op_type, opset)
     except ModuleNotFoundError:
         raise KeyError(_how_to_install(op_type)) from None
-    if found is None:
+    if version is None:
         raise KeyError("")
-    return found
+    return version
 
 
 def _how_to_install(op_type: str) -> str:
@@ -93,68 +94,68 @@ def _how_to_install(op_type: str) -> str:
     return f"ONNX Runtime computes {op_type}, and {needed}: {install_command('onnx')}{hint}"
 
 
-def infer_by_package(given: GivenNode) -> InferredOutputs:
+def infer_by_package(context: InferenceContext) -> InferredOutputs:
     """Check a node and infer its outputs; its meaning is the model."""
-    schema = given.schema
-    found = _calls.infer_model(_node_document(given))
-    if found.problem:
-        given.refuse("onnx", (), f"onnx refuses the node: {found.problem}", None, "a node that its checker takes")
+    schema = context.schema
+    inferred = _calls.infer_model(_node_document(context))
+    if inferred.problem:
+        context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
     shapes: list[tuple[int, ...]] = []
     types: dict[str, str] = {}
-    for entry, (name, element_type, sizes) in zip(schema.outputs, found.outputs, strict=False):
-        _check_shape(given, name, sizes)
+    for entry, (name, element_type, sizes) in zip(schema.outputs, inferred.outputs, strict=False):
+        _check_shape(context, name, sizes)
         kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == element_type]
         if not kind:
-            given.refuse("onnx", (), f"{name} has a type that travels nowhere here", None, "another type")
+            context.refuse("onnx", (), f"{name} has a type that travels nowhere here", None, "another type")
         types[entry.variable or entry.name] = kind[0]
         shapes.append(tuple([size for size in sizes or () if size is not None]))
-    return InferredOutputs(shapes, (("model", found.model),), types)
+    return InferredOutputs(shapes, ModelParameters(inferred.model), types)
 
 
-def _node_document(given: GivenNode) -> dict[str, Any]:
+def _node_document(context: InferenceContext) -> dict[str, Any]:
     """The node as JSON values, of which `_onnx_package.infer_model` makes the model."""
-    schema = given.schema
+    schema = context.schema
     formal = [slot.name for slot in schema.inputs if not slot.variadic]
-    names = [name if name in given.tensors or name in given.values else "" for name in formal]
-    names += [name for name in given.tensors if name not in formal]
+    names = [name if name in context.tensors or name in context.values else "" for name in formal]
+    names += [name for name in context.tensors if name not in formal]
     while names and not names[-1]:
         names.pop()
     least = [entry.name for entry in schema.outputs if not entry.optional]
-    outputs = [entry.name for entry in schema.outputs][: given.outputs or max(1, len(least))]
+    outputs = [entry.name for entry in schema.outputs][: context.outputs or max(1, len(least))]
     if schema.outputs and schema.outputs[-1].variadic:
-        outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(given.outputs or 1)]
+        outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(context.outputs or 1)]
     return {
         "op_type": schema.op_type,
         "version": schema.since_version,
         "inputs": names,
         "outputs": outputs,
-        "tensors": [(name, tensor.row.onnx_code, tensor.shape) for name, tensor in given.tensors.items()],
-        "attributes": {name: value for name, value in given.attributes.items() if value != ()},
-        "constants": [(name, _constant_type(given, name), given.values[name]) for name in given.values],
+        "tensors": [(name, tensor.row.onnx_code, tensor.shape) for name, tensor in context.tensors.items()],
+        "attributes": {name: value for name, value in context.attributes.items() if value != ()},
+        "constants": [(name, _constant_type(context, name), context.values[name]) for name in context.values],
     }
 
 
-def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None) -> None:
+def _check_shape(context: InferenceContext, name: str, sizes: Sequence[int | None] | None) -> None:
     """Refuse an output whose shape the package does not know (None for unknown sizes), or of negative sizes."""
-    schema, known = given.schema, sizes is not None and None not in sizes
+    schema, known = context.schema, sizes is not None and None not in sizes
     if known and min([size for size in sizes or () if size is not None], default=0) >= 0:
         return
     if known or schema.attribute("kernel_shape") is not None:
-        kernel = cast("tuple[int, ...] | None", given.attributes.get("kernel_shape"))  # ints, as its schema says
+        kernel = cast("tuple[int, ...] | None", context.attributes.get("kernel_shape"))  # ints, as its schema says
         window = f"the window {list(kernel)}" if kernel else "the window"
         would = f": {name} would have the shape {list(sizes or ())}" if known else ""
         message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
-        given.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
+        context.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
     message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
     if len(schema.inputs) > 1:
         message += "; give the inputs that decide it by value, as lists of numbers"
-    given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
+    context.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
 
 
-def _constant_type(given: GivenNode, name: str) -> str:
+def _constant_type(context: InferenceContext, name: str) -> str:
     """The NumPy name of the type that an input given by value has."""
-    slot, values = given.schema.input(name), given.values[name]
+    slot, values = context.schema.input(name), context.values[name]
     assert slot is not None
     whole = all(isinstance(value, int) for value in values)
     fitting = [kind for kind in slot.types if (data_type(kind).dtype.kind in "iu") == whole] or list(slot.types)
-    return given.types.get(slot.variable) or ("int64" if "int64" in fitting and whole else fitting[0])
+    return context.types.get(slot.variable) or ("int64" if "int64" in fitting and whole else fitting[0])

@@ -18,18 +18,18 @@ class Report:
 
     Attributes:
         source: the document the rules come from, where a rule names no other.
-        found: the violations.
+        violations: the rules that are broken.
         warnings: sentences about what is legal, but other implementations answer differently.
     """
 
     source: str
-    found: list[Violation] = field(default_factory=list[Violation])
+    violations: list[Violation] = field(default_factory=list[Violation])
     warnings: list[str] = field(default_factory=list[str])
 
     def add(self, code: str, path: Path, message: str, value: object, expected: str) -> None:
         """Note a broken rule; beyond `MOST_VIOLATIONS` the rest would only repeat them."""
-        if len(self.found) < MOST_VIOLATIONS:
-            self.found.append(Violation(code, path, message, value, expected, self.source))
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(Violation(code, path, message, value, expected, self.source))
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

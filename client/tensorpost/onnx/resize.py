@@ -26,9 +26,11 @@ from numpy.typing import NDArray
 
 from ..values.problems import counted, entry_count
 from .exact_lines import floors
-from .report import Report
-from .schemas import AttributeValue, InputValues, OnnxSchema
-from .tensor import OnnxTensor, too_large
+from .inference_context import Broken, InferenceContext, InferredOutputs
+from .operator_row import OperatorRow
+from .operator_schema import InputValues
+from .parameters import Parameters
+from .tensor import too_large
 
 __all__ = ["NearestMode", "ResizeAxis", "ResizeMode", "Resizing", "resizing"]
 
@@ -165,7 +167,7 @@ class ResizeAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Resizing:
+class Resizing(Parameters):
     """A resize whose axes are resolved to coordinates.
 
     Attributes:
@@ -188,316 +190,303 @@ class Resizing:
     extrapolation_value: float | None = None
 
 
-def resizing(
-    schema: OnnxSchema,
-    tensor: OnnxTensor,
-    values: Mapping[str, InputValues],
-    attributes: Mapping[str, AttributeValue],
-    report: Report,
-) -> tuple[Resizing, tuple[int, ...]] | None:
-    """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
-    return _Reader(schema, tensor, values, attributes, report).read()
+def resizing(context: InferenceContext) -> InferredOutputs:
+    """The output's shape, and per axis which place of the input each output index reads."""
+    mode = cast("ResizeMode", context.attributes.get("mode", "nearest"))
+    data_type = context.first.data_type
+    _attribute_rules(context, mode)
+    axes = _axes(context)
+    if axes is None:
+        _scale_rules(context, None)
+        raise Broken
+    _scale_rules(context, len(axes))
+    roi = _roi(context, axes)
+    sizes, scales = _numbers(context, "sizes"), _numbers(context, "scales")
+    if context.report.violations:
+        raise Broken
+    if sizes is not None:
+        resized = _by_sizes(context, axes, [int(size) for size in sizes])
+    else:
+        resized = _by_scales(context, axes, scales or (), roi)
+    shape = tuple([axis.output_length for axis in resized])
+    if not context.report.violations and too_large(data_type, shape):
+        name = "sizes" if sizes is not None else "scales"
+        context.report.add(
+            "output-too-large", context.place(name),
+            f"the output would have the shape {list(shape)}, whose bytes do not fit a signed 64-bit number",
+            list(context.values.get(name, ())), "an output of fewer than 2^63 bytes",
+        )  # fmt: skip
+    if context.report.violations:
+        raise Broken
+    placed = [_place_axis(context, axis, roi.get(index)) for index, axis in enumerate(resized)]
+    outside = _coordinates(context) == _CROP and any(axis.inside != (0, axis.output_length) for axis in placed)
+    if outside and data_type == "str":
+        context.report.add(
+            "mode-type", ("inputs", "roi"),
+            "the roi reaches outside the input, where the output is extrapolation_value, which is not a string",
+            list(context.values["roi"]), "a roi inside the input",
+        )  # fmt: skip
+        raise Broken
+    if context.attributes.get("antialias") == 1:
+        for axis, place in enumerate(placed):
+            if place.scale * MOST_STRETCH < 1 and place.output_length:
+                context.report.add(
+                    "antialias-too-wide", ("attributes", "antialias"),
+                    f"axis {axis} shrinks by {float(1 / place.scale):.3g}, and each output would read twice as "
+                    f"many elements; at most {MOST_STRETCH} can be filtered here", float(place.scale),
+                    f"a scale of at least 1/{MOST_STRETCH}, or antialias 0",
+                )  # fmt: skip
+                raise Broken
+    parameters = Resizing(
+        mode=mode,
+        axes=tuple(placed),
+        coordinates=_coordinates(context),
+        cubic_coeff_a=float(cast("float", context.attributes.get("cubic_coeff_a", -0.75))),
+        exclude_outside=bool(context.attributes.get("exclude_outside", 0)),
+        antialias=bool(context.attributes.get("antialias", 0)),
+        extrapolation_value=cast("float", context.attributes["extrapolation_value"]) if outside else None,
+    )
+    return InferredOutputs([shape], parameters, {"output": data_type})
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    schema: OnnxSchema
-    tensor: OnnxTensor
-    values: Mapping[str, InputValues]
-    attributes: Mapping[str, AttributeValue]
-    report: Report
+def _coordinates(context: InferenceContext) -> str:
+    return str(context.attributes.get("coordinate_transformation_mode", "asymmetric"))
 
-    def read(self) -> tuple[Resizing, tuple[int, ...]] | None:
-        mode = cast("ResizeMode", self.attributes.get("mode", "nearest"))
-        self._attribute_rules(mode)
-        axes = self._axes()
-        if axes is None:
-            self._scale_rules(None)
-            return None
-        self._scale_rules(len(axes))
-        roi = self._roi(axes)
-        sizes, scales = self._given("sizes"), self._given("scales")
-        if self.report.found:
-            return None
-        if sizes is not None:
-            resized = self._by_sizes(axes, [int(size) for size in sizes])
+
+def _numbers(context: InferenceContext, name: str) -> InputValues | None:
+    """A small input's entries, or Upsample-7's attribute; None if it was left out or is empty."""
+    return context.numbers(name) or None
+
+
+def _attribute_rules(context: InferenceContext, mode: ResizeMode) -> None:
+    if context.attributes.get("antialias") == 1 and mode == "nearest":
+        context.report.add(
+            "antialias-nearest", ("attributes", "antialias"),
+            "antialias needs a filter to stretch, which nearest does not have; use linear or cubic", 1,
+            "0, or mode linear or cubic",
+        )  # fmt: skip
+    if mode != "nearest" and context.first.data_type in ("bool", "str"):
+        context.report.add(
+            "mode-type", ("attributes", "mode"),
+            f"{mode} computes weighted averages, which tensor({context.first.row.onnx}) has none of; use nearest",
+            mode, "nearest",
+        )  # fmt: skip
+    policy = context.attributes.get("keep_aspect_ratio_policy", "stretch")
+    if policy != "stretch" and _numbers(context, "scales") is not None:
+        context.report.add(
+            "policy-with-scales", ("attributes", "keep_aspect_ratio_policy"),
+            f"{policy} says how to read sizes, but scales is given; send sizes, or leave the policy out", policy,
+            "stretch",
+        )  # fmt: skip
+
+
+def _axes(context: InferenceContext) -> tuple[int, ...] | None:
+    """The axes that scales, sizes and roi speak of, from 0 up; None if they are wrong."""
+    rank = len(context.first.shape)
+    if "axes" not in context.attributes:
+        return tuple(range(rank))
+    axes = cast("tuple[int, ...]", context.attributes["axes"])
+    before = len(context.report.violations)
+    seen: dict[int, int] = {}
+    for index, axis in enumerate(axes):
+        if not -rank <= axis < rank:
+            context.report.add(
+                "axis-out-of-range", ("attributes", "axes", index),
+                f"axis {axis} does not exist in an input of {rank} dimensions", axis,
+                f"{-rank} to {rank - 1}" if rank else "an input of rank 1 or more",
+            )  # fmt: skip
+        elif axis % rank in seen:
+            context.report.add(
+                "axis-repeated", ("attributes", "axes", index),
+                f"axis {axis} is the same as axes[{seen[axis % rank]}]; name each axis once", axis,
+                "axes that differ",
+            )  # fmt: skip
         else:
-            resized = self._by_scales(axes, scales or (), roi)
-        shape = [axis.output_length for axis in resized]
-        if not self.report.found and too_large(self.tensor.data_type, shape):
-            name = "sizes" if sizes is not None else "scales"
-            self.report.add(
-                "output-too-large", self._path(name),
-                f"the output would have the shape {shape}, whose bytes do not fit a signed 64-bit number",
-                list(self.values.get(name, ())), "an output of fewer than 2^63 bytes",
+            seen[axis % rank] = index
+    return tuple(seen) if len(context.report.violations) == before else None
+
+
+def _scale_rules(context: InferenceContext, count: int | None) -> None:
+    sizes, scales = _numbers(context, "sizes"), _numbers(context, "scales")
+    readable = not (_is_wrong(context, "scales") or _is_wrong(context, "sizes"))
+    if context.schema.input("sizes") and readable and (sizes is None) == (scales is None):
+        state = "both are" if sizes is not None else "neither is"
+        context.report.add(
+            "scales-or-sizes", ("inputs", "scales"),
+            f"exactly one of scales and sizes must be given, but {state} (an empty one counts as not given)",
+            None if scales is None else list(scales), "one of scales and sizes",
+        )  # fmt: skip
+    of_what = "axes names" if "axes" in context.attributes else "the input has"
+    for name, entries in (("scales", scales), ("sizes", sizes)):
+        if entries is not None and count is not None and len(entries) != count:
+            context.report.add(
+                "array-length", context.place(name),
+                f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; "
+                "send one entry for each", list(entries), entry_count(count),
             )  # fmt: skip
-        if self.report.found:
-            return None
-        placed = [self._place_axis(axis, roi.get(index)) for index, axis in enumerate(resized)]
-        outside = self._coordinates == _CROP and any(axis.inside != (0, axis.output_length) for axis in placed)
-        if outside and self.tensor.data_type == "str":
-            self.report.add(
-                "mode-type", ("inputs", "roi"),
-                "the roi reaches outside the input, where the output is extrapolation_value, which is not a string",
-                list(self.values["roi"]), "a roi inside the input",
+    if scales is None and not context.schema.input("sizes") and count and _was_sent(context, "scales"):
+        context.report.add(
+            "array-length", context.place("scales"),
+            f"scales is empty but the input has {counted(count, 'dimension')}", [], entry_count(count),
+        )  # fmt: skip
+    at_least_1 = context.schema.op_type == "Upsample"
+    for index, scale in enumerate(scales or ()):
+        if not (math.isfinite(scale) and scale > 0) or (at_least_1 and scale < 1):
+            expected = "a finite number, 1 or more" if at_least_1 else "a finite number larger than 0"
+            context.report.add(
+                "scale-range", (*context.place("scales"), index), f"scales[{index}] is {scale}; it must be {expected}",
+                scale if math.isfinite(scale) else str(scale), expected,
             )  # fmt: skip
-            return None
-        if self.attributes.get("antialias") == 1:
-            for axis, place in enumerate(placed):
-                if place.scale * MOST_STRETCH < 1 and place.output_length:
-                    self.report.add(
-                        "antialias-too-wide", ("attributes", "antialias"),
-                        f"axis {axis} shrinks by {float(1 / place.scale):.3g}, and each output would read twice as "
-                        f"many elements; at most {MOST_STRETCH} can be filtered here", float(place.scale),
-                        f"a scale of at least 1/{MOST_STRETCH}, or antialias 0",
-                    )  # fmt: skip
-                    return None
-        meaning = Resizing(
-            mode=mode,
-            axes=tuple(placed),
-            coordinates=self._coordinates,
-            cubic_coeff_a=float(cast("float", self.attributes.get("cubic_coeff_a", -0.75))),
-            exclude_outside=bool(self.attributes.get("exclude_outside", 0)),
-            antialias=bool(self.attributes.get("antialias", 0)),
-            extrapolation_value=cast("float", self.attributes["extrapolation_value"]) if outside else None,
-        )
-        return meaning, tuple(shape)
-
-    @property
-    def _coordinates(self) -> str:
-        return str(self.attributes.get("coordinate_transformation_mode", "asymmetric"))
-
-    def _path(self, name: str) -> tuple[str, str]:
-        """Where the value stands: Upsample-7 has its scales as an attribute."""
-        return ("inputs" if self.schema.input(name) else "attributes", name)
-
-    def _given(self, name: str) -> InputValues | None:
-        """A small input's entries, or Upsample-7's attribute; None if it was left out or is empty."""
-        if self.schema.input(name):
-            return self.values.get(name) or None
-        attribute = self.attributes.get(name)
-        return cast("InputValues", attribute) or None if isinstance(attribute, tuple) else None  # numbers: its scales
-
-    # -- rules of attributes and small inputs --
-
-    def _attribute_rules(self, mode: ResizeMode) -> None:
-        if self.attributes.get("antialias") == 1 and mode == "nearest":
-            self.report.add(
-                "antialias-nearest", ("attributes", "antialias"),
-                "antialias needs a filter to stretch, which nearest does not have; use linear or cubic", 1,
-                "0, or mode linear or cubic",
-            )  # fmt: skip
-        if mode != "nearest" and self.tensor.data_type in ("bool", "str"):
-            self.report.add(
-                "mode-type", ("attributes", "mode"),
-                f"{mode} computes weighted averages, which tensor({self.tensor.row.onnx}) has none of; use nearest",
-                mode, "nearest",
-            )  # fmt: skip
-        policy = self.attributes.get("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch" and self._given("scales") is not None:
-            self.report.add(
-                "policy-with-scales", ("attributes", "keep_aspect_ratio_policy"),
-                f"{policy} says how to read sizes, but scales is given; send sizes, or leave the policy out", policy,
-                "stretch",
+    for index, size in enumerate(sizes or ()):
+        if size < 0:
+            context.report.add(
+                "size-negative", ("inputs", "sizes", index), f"sizes[{index}] is {size}; it cannot be negative",
+                size, "0 or more",
             )  # fmt: skip
 
-    def _axes(self) -> tuple[int, ...] | None:
-        """The axes that scales, sizes and roi speak of, from 0 up; None if they are wrong."""
-        rank = len(self.tensor.shape)
-        if "axes" not in self.attributes:
-            return tuple(range(rank))
-        given = cast("tuple[int, ...]", self.attributes["axes"])
-        before = len(self.report.found)
-        seen: dict[int, int] = {}
-        for index, axis in enumerate(given):
-            if not -rank <= axis < rank:
-                self.report.add(
-                    "axis-out-of-range", ("attributes", "axes", index),
-                    f"axis {axis} does not exist in an input of {rank} dimensions", axis,
-                    f"{-rank} to {rank - 1}" if rank else "an input of rank 1 or more",
-                )  # fmt: skip
-            elif axis % rank in seen:
-                self.report.add(
-                    "axis-repeated", ("attributes", "axes", index),
-                    f"axis {axis} is the same as axes[{seen[axis % rank]}]; name each axis once", axis,
-                    "axes that differ",
-                )  # fmt: skip
-            else:
-                seen[axis % rank] = index
-        return tuple(seen) if len(self.report.found) == before else None
 
-    def _scale_rules(self, count: int | None) -> None:
-        sizes, scales = self._given("sizes"), self._given("scales")
-        readable = not (self._is_wrong("scales") or self._is_wrong("sizes"))
-        if self.schema.input("sizes") and readable and (sizes is None) == (scales is None):
-            state = "both are" if sizes is not None else "neither is"
-            self.report.add(
-                "scales-or-sizes", ("inputs", "scales"),
-                f"exactly one of scales and sizes must be given, but {state} (an empty one counts as not given)",
-                None if scales is None else list(scales), "one of scales and sizes",
+def _is_wrong(context: InferenceContext, name: str) -> bool:
+    """Whether it was found wrong already, or missing; what follows from that is not a mistake of its own."""
+    return any(violation.path[:2] == context.place(name) for violation in context.report.violations)
+
+
+def _was_sent(context: InferenceContext, name: str) -> bool:
+    return name in (context.values if context.schema.input(name) else context.attributes)
+
+
+def _roi(context: InferenceContext, axes: tuple[int, ...]) -> dict[int, tuple[Fraction, Fraction]]:
+    """Axis to (start, end), for tf_crop_and_resize only; other modes must still send a roi of the right length."""
+    roi, count = _numbers(context, "roi"), len(axes)
+    crops = _coordinates(context) == _CROP
+    if _is_wrong(context, "roi"):
+        return {}
+    if roi is None:
+        if crops and (count or not _was_sent(context, "roi")):
+            context.report.add(
+                "roi-missing", ("inputs", "roi"),
+                "tf_crop_and_resize reads the region to crop from roi: all starts, then all ends", None,
+                f"{2 * count} numbers",
             )  # fmt: skip
-        of_what = "axes names" if "axes" in self.attributes else "the input has"
-        for name, entries in (("scales", scales), ("sizes", sizes)):
-            if entries is not None and count is not None and len(entries) != count:
-                self.report.add(
-                    "array-length", self._path(name),
-                    f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; "
-                    "send one entry for each", list(entries), entry_count(count),
-                )  # fmt: skip
-        if scales is None and not self.schema.input("sizes") and count and self._was_sent("scales"):
-            self.report.add(
-                "array-length", self._path("scales"),
-                f"scales is empty but the input has {counted(count, 'dimension')}", [], entry_count(count),
-            )  # fmt: skip
-        at_least_1 = self.schema.op_type == "Upsample"
-        for index, scale in enumerate(scales or ()):
-            if not (math.isfinite(scale) and scale > 0) or (at_least_1 and scale < 1):
-                expected = "a finite number, 1 or more" if at_least_1 else "a finite number larger than 0"
-                self.report.add(
-                    "scale-range", (*self._path("scales"), index), f"scales[{index}] is {scale}; it must be {expected}",
-                    scale if math.isfinite(scale) else str(scale), expected,
-                )  # fmt: skip
-        for index, size in enumerate(sizes or ()):
-            if size < 0:
-                self.report.add(
-                    "size-negative", ("inputs", "sizes", index), f"sizes[{index}] is {size}; it cannot be negative",
-                    size, "0 or more",
-                )  # fmt: skip
-
-    def _is_wrong(self, name: str) -> bool:
-        """Whether it was found wrong already, or missing; what follows from that is not a mistake of its own."""
-        return any(violation.path[:2] == self._path(name) for violation in self.report.found)
-
-    def _was_sent(self, name: str) -> bool:
-        return name in (self.values if self.schema.input(name) else self.attributes)
-
-    def _roi(self, axes: tuple[int, ...]) -> dict[int, tuple[Fraction, Fraction]]:
-        """Axis to (start, end), for tf_crop_and_resize only; other modes must still send a roi of the right length."""
-        roi, count = self._given("roi"), len(axes)
-        crops = self._coordinates == _CROP
-        if self._is_wrong("roi"):
+        return {}
+    if len(roi) != 2 * count:
+        of_what = "the axes" if "axes" in context.attributes else "the input's dimensions"
+        context.report.add(
+            "array-length", ("inputs", "roi"),
+            f"roi has {entry_count(len(roi))}; it needs a start for each of {of_what}, then an end for each",
+            list(roi),
+            f"{2 * count} numbers" + ("" if crops else f", or none, since {_coordinates(context)} does not use them"),
+        )  # fmt: skip
+        return {}
+    for index, edge in enumerate(roi):
+        if not math.isfinite(edge):
+            message = f"roi[{index}] is {edge}; it must be finite"
+            context.report.add("roi-not-finite", ("inputs", "roi", index), message, str(edge), "a finite number")
             return {}
-        if roi is None:
-            if crops and (count or not self._was_sent("roi")):
-                self.report.add(
-                    "roi-missing", ("inputs", "roi"),
-                    "tf_crop_and_resize reads the region to crop from roi: all starts, then all ends", None,
-                    f"{2 * count} numbers",
-                )  # fmt: skip
-            return {}
-        if len(roi) != 2 * count:
-            of_what = "the axes" if "axes" in self.attributes else "the input's dimensions"
-            self.report.add(
-                "array-length", ("inputs", "roi"),
-                f"roi has {entry_count(len(roi))}; it needs a start for each of {of_what}, then an end for each",
-                list(roi),
-                f"{2 * count} numbers" + ("" if crops else f", or none, since {self._coordinates} does not use them"),
+    if not crops:
+        return {}
+    edges = [Fraction(edge) for edge in roi]
+    return {axis: (edges[i], edges[i + count]) for i, axis in enumerate(axes)}
+
+
+# -- sizes --
+
+
+def _by_sizes(context: InferenceContext, axes: tuple[int, ...], sizes: Sequence[int]) -> list[ResizeAxis]:
+    shape = context.first.shape
+    policy = str(context.attributes.get("keep_aspect_ratio_policy", "stretch"))
+    resized = [_unchanged(length) for length in shape]
+    for index, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+        if shape[axis] == 0 and (size or policy != "stretch"):
+            context.report.add(
+                "empty-axis", ("inputs", "sizes", index),
+                f"axis {axis} of the input is empty; it cannot become {counted(size, 'element')} long", size,
+                "0, and no aspect ratio to keep",
             )  # fmt: skip
-            return {}
-        for index, edge in enumerate(roi):
-            if not math.isfinite(edge):
-                message = f"roi[{index}] is {edge}; it must be finite"
-                self.report.add("roi-not-finite", ("inputs", "roi", index), message, str(edge), "a finite number")
-                return {}
-        if not crops:
-            return {}
-        edges = [Fraction(edge) for edge in roi]
-        return {axis: (edges[i], edges[i + count]) for i, axis in enumerate(axes)}
-
-    # -- sizes --
-
-    def _by_sizes(self, axes: tuple[int, ...], sizes: Sequence[int]) -> list[ResizeAxis]:
-        shape = self.tensor.shape
-        policy = str(self.attributes.get("keep_aspect_ratio_policy", "stretch"))
-        resized = [_unchanged(length) for length in shape]
-        for index, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
-            if shape[axis] == 0 and (size or policy != "stretch"):
-                self.report.add(
-                    "empty-axis", ("inputs", "sizes", index),
-                    f"axis {axis} of the input is empty; it cannot become {counted(size, 'element')} long", size,
-                    "0, and no aspect ratio to keep",
-                )  # fmt: skip
-            elif policy == "stretch":
-                # An output of length 0 has no coordinates; its scale of 0 would only divide by zero.
-                resized[axis] = ResizeAxis(shape[axis], size, Fraction(size, shape[axis]) if size else _ONE)
-        if policy == "stretch" or any(shape[axis] == 0 for axis in axes):
-            return resized
-        ratios = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes, strict=True)]
-        scale = min(ratios) if policy == "not_larger" else max(ratios)
-        for axis in axes:
-            length = math.floor(scale * shape[axis] + _HALF)
-            self._warn_of_float32(f"{policy} of sizes", axis, length, _in_float32(shape[axis], scale, 0.5))
-            resized[axis] = ResizeAxis(shape[axis], length, scale or _ONE)
+        elif policy == "stretch":
+            # An output of length 0 has no coordinates; its scale of 0 would only divide by zero.
+            resized[axis] = ResizeAxis(shape[axis], size, Fraction(size, shape[axis]) if size else _ONE)
+    if policy == "stretch" or any(shape[axis] == 0 for axis in axes):
         return resized
+    ratios = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    for axis in axes:
+        length = math.floor(scale * shape[axis] + _HALF)
+        _warn_of_float32(context, f"{policy} of sizes", axis, length, _in_float32(shape[axis], scale, 0.5))
+        resized[axis] = ResizeAxis(shape[axis], length, scale or _ONE)
+    return resized
 
-    def _by_scales(
-        self, axes: tuple[int, ...], scales: InputValues, roi: Mapping[int, tuple[Fraction, Fraction]]
-    ) -> list[ResizeAxis]:
-        resized = [_unchanged(length) for length in self.tensor.shape]
-        for index, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
-            length, factor = self.tensor.shape[axis], 1.0
-            if axis in roi:
-                start, end = roi[axis]
-                factor = float(end) - float(start)
-            extent = length * factor * float(scale)
-            if extent < 0 or not math.isfinite(extent):
-                self.report.add(
-                    "roi-reversed", ("inputs", "roi", index),
-                    f"roi of axis {axis} times scales[{index}] gives the length {extent}; to read an axis backwards or "
-                    "far beyond its ends, send sizes in place of scales", float(roi[axis][0]) if axis in roi else scale,
-                    "an end after the start",
-                )  # fmt: skip
-                continue
-            output = math.floor(extent)
-            if factor == 1.0:
-                self._warn_of_float32(f"scales[{index}]", axis, output, _in_float32(length, scale))
-            elif output != (uncropped := math.floor(length * float(scale))):
-                self.report.warnings.append(
-                    f"axis {axis}: {counted(output, 'element')}, since the text of {self.schema.name} multiplies by "
-                    f"the roi's extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send "
-                    "sizes to have one answer everywhere"
-                )
-            resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
-        return resized
 
-    def _warn_of_float32(self, what: str, axis: int, length: int, in_float32: int | None) -> None:
-        if in_float32 not in (None, length):
-            self.report.warnings.append(
-                f"axis {axis}: {what} gives {counted(length, 'element')} here and in ONNX's shape inference, which use "
-                f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy "
-                "stretch to have one answer everywhere"
+def _by_scales(
+    context: InferenceContext, axes: tuple[int, ...], scales: InputValues, roi: Mapping[int, tuple[Fraction, Fraction]]
+) -> list[ResizeAxis]:
+    resized = [_unchanged(length) for length in context.first.shape]
+    for index, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
+        length, factor = context.first.shape[axis], 1.0
+        if axis in roi:
+            start, end = roi[axis]
+            factor = float(end) - float(start)
+        extent = length * factor * float(scale)
+        if extent < 0 or not math.isfinite(extent):
+            context.report.add(
+                "roi-reversed", ("inputs", "roi", index),
+                f"roi of axis {axis} times scales[{index}] gives the length {extent}; to read an axis backwards or "
+                "far beyond its ends, send sizes in place of scales", float(roi[axis][0]) if axis in roi else scale,
+                "an end after the start",
+            )  # fmt: skip
+            continue
+        output = math.floor(extent)
+        if factor == 1.0:
+            _warn_of_float32(context, f"scales[{index}]", axis, output, _in_float32(length, scale))
+        elif output != (uncropped := math.floor(length * float(scale))):
+            context.report.warnings.append(
+                f"axis {axis}: {counted(output, 'element')}, since the text of {context.schema.name} multiplies by "
+                f"the roi's extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send "
+                "sizes to have one answer everywhere"
             )
+        resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
+    return resized
 
-    # -- coordinates --
 
-    def _place_axis(self, axis: ResizeAxis, roi: tuple[Fraction, Fraction] | None) -> ResizeAxis:
-        nearest_mode = cast("NearestMode | None", self.attributes.get("nearest_mode"))
-        if nearest_mode is None:  # Resize-10 and Upsample
-            nearest_mode = "floor" if axis.scale >= 1 else "ceil"
-        axis = replace(axis, nearest_mode=nearest_mode)
-        n, last, scale = axis.length, axis.output_length - 1, axis.scale
-        if self._coordinates == _CROP:
-            start, end = roi or (_ZERO, _ONE)
-            if last > 0:
-                return replace(axis, step=(end - start) * (n - 1) / last, offset=start * (n - 1))
-            return replace(axis, step=_ZERO, offset=(start + end) * (n - 1) / 2)
-        if (n == axis.output_length and scale == 1) or last < 0:
-            return axis
-        match self._coordinates:
-            case "half_pixel":
-                return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
-            case "half_pixel_symmetric":
-                return replace(axis, step=1 / scale, offset=(n - 1) * _HALF - last / (2 * scale))
-            case "pytorch_half_pixel" if last:
-                return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
-            case "align_corners" if last:
-                return replace(axis, step=Fraction(n - 1, last))
-            case "pytorch_half_pixel" | "align_corners":
-                return replace(axis, step=_ZERO)
-            case "tf_half_pixel_for_nn":
-                return replace(axis, step=1 / scale, offset=1 / (2 * scale))
-            case _:
-                return replace(axis, step=1 / scale)
+def _warn_of_float32(context: InferenceContext, what: str, axis: int, length: int, in_float32: int | None) -> None:
+    if in_float32 not in (None, length):
+        context.report.warnings.append(
+            f"axis {axis}: {what} gives {counted(length, 'element')} here and in ONNX's shape inference, which use "
+            f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy "
+            "stretch to have one answer everywhere"
+        )
+
+
+# -- coordinates --
+
+
+def _place_axis(context: InferenceContext, axis: ResizeAxis, roi: tuple[Fraction, Fraction] | None) -> ResizeAxis:
+    nearest_mode = cast("NearestMode | None", context.attributes.get("nearest_mode"))
+    if nearest_mode is None:  # Resize-10 and Upsample
+        nearest_mode = "floor" if axis.scale >= 1 else "ceil"
+    axis = replace(axis, nearest_mode=nearest_mode)
+    n, last, scale = axis.length, axis.output_length - 1, axis.scale
+    if _coordinates(context) == _CROP:
+        start, end = roi or (_ZERO, _ONE)
+        if last > 0:
+            return replace(axis, step=(end - start) * (n - 1) / last, offset=start * (n - 1))
+        return replace(axis, step=_ZERO, offset=(start + end) * (n - 1) / 2)
+    if (n == axis.output_length and scale == 1) or last < 0:
+        return axis
+    match _coordinates(context):
+        case "half_pixel":
+            return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
+        case "half_pixel_symmetric":
+            return replace(axis, step=1 / scale, offset=(n - 1) * _HALF - last / (2 * scale))
+        case "pytorch_half_pixel" if last:
+            return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
+        case "align_corners" if last:
+            return replace(axis, step=Fraction(n - 1, last))
+        case "pytorch_half_pixel" | "align_corners":
+            return replace(axis, step=_ZERO)
+        case "tf_half_pixel_for_nn":
+            return replace(axis, step=1 / scale, offset=1 / (2 * scale))
+        case _:
+            return replace(axis, step=1 / scale)
 
 
 def _unchanged(length: int) -> ResizeAxis:
@@ -509,3 +498,6 @@ def _in_float32(length: int, scale: Fraction | float, add: float = 0.0) -> int |
     with np.errstate(over="ignore"):
         extent = np.float32(length) * np.float32(float(scale)) + np.float32(add)
     return math.floor(float(extent)) if np.isfinite(extent) else None
+
+
+RESIZE_ROW = OperatorRow(resizing, None, reads_broken=True)

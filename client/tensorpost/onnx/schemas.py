@@ -25,6 +25,7 @@ from .operator_schema import (
     OnnxSchema,
 )
 from .package import since_version
+from .shapes import row_of
 
 __all__ = [
     "LISTED",
@@ -118,33 +119,12 @@ _BY_HAND: tuple[OnnxSchema, ...] = (
 WRITTEN_BY_HAND = frozenset(schema.op_type for schema in _BY_HAND)
 """Operators of which there is more to say than the onnx package does: the choices of attributes, what Tile-1 means."""
 
-_VALUE_INPUTS: Mapping[str, str] = {
-    "ConstantOfShape": "input", "CumProd": "axis", "CumSum": "axis", "Expand": "shape", "OneHot": "depth",
-    "Pad": "pads constant_value axes", "Range": "start limit delta", "Reshape": "shape",
-    "Slice": "starts ends axes steps", "Split": "split", "Squeeze": "axes", "TopK": "K", "Trilu": "k",
-    "Unsqueeze": "axes",
-    **dict.fromkeys((f"Reduce{name}" for name in (
-        "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"
-    )), "axes"),
-}  # fmt: skip
-"""The inputs whose elements decide the output's shape, or what is computed for all elements alike."""
-
-_CHOICES: Mapping[tuple[str, str], tuple[tuple[int, tuple[str, ...]], ...]] = {
-    # (operator, attribute) -> from which version on there are which values
-    ("BitShift", "direction"): ((11, ("LEFT", "RIGHT")),),
-    ("DepthToSpace", "mode"): ((11, ("DCR", "CRD")),),
-    ("Gelu", "approximate"): ((20, ("none", "tanh")),),
-    ("Pad", "mode"): ((1, ("constant", "reflect", "edge")), (19, ("constant", "reflect", "edge", "wrap"))),
-    ("ScatterElements", "reduction"): ((16, ("none", "add", "mul")), (18, ("none", "add", "mul", "max", "min"))),
-    ("ScatterND", "reduction"): ((16, ("none", "add", "mul")), (18, ("none", "add", "mul", "max", "min"))),
-    ("SpaceToDepth", "mode"): ((28, ("DCR", "CRD")),),
-}
-
 
 def schema_of_row(op_type: str, since: int, last: int | None, row: Mapping[str, Any]) -> OnnxSchema:
     """A version of an operator from its row in `operators.json`."""
     variables = {name: tuple([data_type(t).numpy_name for t in text.split()]) for name, text in row["types"].items()}
-    values = _VALUE_INPUTS.get(op_type, "").split()
+    operator = row_of(op_type)
+    by_value = operator.by_value.split()
 
     def parameter(name: str, kind: str, flag: str = "") -> tuple[str, tuple[str, ...], str, bool, bool]:
         variable = kind if kind in variables else ""
@@ -153,12 +133,12 @@ def schema_of_row(op_type: str, since: int, last: int | None, row: Mapping[str, 
 
     inputs: list[OnnxInput] = []
     for name, types, variable, optional, variadic in [parameter(*entry) for entry in row["inputs"]]:
-        inputs.append(OnnxInput(name, types, optional, name not in values, variable, variadic))
+        inputs.append(OnnxInput(name, types, optional, name not in by_value, variable, variadic))
     attributes: list[OnnxAttribute] = []
-    for name, (kind, *given) in row["attributes"].items():
-        choices = [found for first, found in _CHOICES.get((op_type, name), ()) if since >= first]
-        required = given == ["required"]
-        default = None if required or not given else tuple(given[0]) if kind.endswith("S") else given[0]
+    for name, (kind, *rest) in row["attributes"].items():
+        choices = [values for first, values in operator.choices.get(name, {}).items() if since >= first]
+        required = rest == ["required"]
+        default = None if required or not rest else tuple(rest[0]) if kind.endswith("S") else rest[0]
         attributes.append(OnnxAttribute(name, kind, default, choices[-1] if choices else (), required))
     outputs = [OnnxOutput(*parameter(*entry)) for entry in row["outputs"]]
     return OnnxSchema(op_type, since, last, tuple(inputs), tuple(attributes), "", tuple(outputs))
@@ -206,14 +186,14 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     versions = _BY_NAME.get(op_type)
     if not versions:
         try:
-            found = _of_package(op_type, opset)
+            schema = _of_package(op_type, opset)
         except KeyError as error:
             if error.args[0]:
                 raise UnknownOperator(error.args[0], extra={"nearest": None}) from None
         else:
-            if isinstance(found, OnnxSchema):
-                return found
-            return Violation("opset", ("opset",), found, opset, "another opset or operator", f"ONNX {op_type}")
+            if isinstance(schema, OnnxSchema):
+                return schema
+            return Violation("opset", ("opset",), schema, opset, "another opset or operator", f"ONNX {op_type}")
         guess = nearest(op_type, _BY_NAME)
         hint = f"; did you mean {guess!r}?" if guess else f", nor one of a similar name; {LISTED}"
         raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here{hint}", extra={"nearest": guess})
@@ -249,8 +229,8 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
         raise InvalidDescriptor.of([schema])
     find_schema(op_type, 0)  # refuses an unknown operator, before the version is looked at
     expected = f"a whole number from 1 to {NEWEST_OPSET}"
-    found = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
-    message = f"{found}{op_type} means different things at different opsets; say which one, as {expected}"
+    what = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
+    message = f"{what}{op_type} means different things at different opsets; say which one, as {expected}"
     raise InvalidDescriptor.of([Violation("opset", ("opset",), message, opset, expected, "ONNX IR, operator sets")])
 
 
@@ -261,8 +241,8 @@ def _of_package(op_type: str, opset: int) -> OnnxSchema | str:
     Raises:
         KeyError: no such operator, or no such package.
     """
-    found = since_version(op_type, opset)
-    return found if isinstance(found, str) else schema_of_row(op_type, found[0], None, found[1])
+    version = since_version(op_type, opset)
+    return version if isinstance(version, str) else schema_of_row(op_type, version[0], None, version[1])
 
 
 def _spans(versions: list[OnnxSchema]) -> Iterator[str]:

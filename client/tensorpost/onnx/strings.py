@@ -50,9 +50,7 @@ def numbers_node(node: OnnxNode) -> OnnxNode:
     computes = [
         name
         for name, moving in _MOVING.items()
-        if (found := node.attribute(name)) is not None
-        and found != moving
-        and (name != "mode" or node.op_type in _MODES)
+        if node.attribute(name) not in (None, moving) and (name != "mode" or node.op_type in _MODES)
     ]
     if node.op_type not in _MOVERS or computes:
         what = f"{node.op_type} with this {computes[0]}" if computes else node.op_type
@@ -100,14 +98,14 @@ class StringTable:
 
     def numbers(self, elements: Iterable[bytes]) -> NDArray[np.int64]:
         """The numbers of these strings, in a row."""
-        known, strings, found = self._numbers, self._strings, list[int]()
+        known, strings, numbers = self._numbers, self._strings, list[int]()
         for element in elements:
             number = known.get(element)
             if number is None:
                 number = known[element] = len(strings)
                 strings.append(element)
-            found.append(number)
-        return np.array(found, np.int64)
+            numbers.append(number)
+        return np.array(numbers, np.int64)
 
     def strings(self, numbers: NDArray[np.int64]) -> list[bytes]:
         """The strings of these numbers, in a row."""
@@ -137,6 +135,6 @@ class StringTable:
 
     def array(self, numbers: NDArray[np.int64], like: np.dtype[Any]) -> NDArray[Any]:
         """The strings of these numbers as an array: of StringDType if `like` is, else of Python's str as objects."""
-        found = np.empty(numbers.size, like if like.kind == "T" else object)
-        found[...] = [element.decode() for element in self.strings(numbers)]
-        return found.reshape(numbers.shape)
+        texts = np.empty(numbers.size, like if like.kind == "T" else object)
+        texts[...] = [element.decode() for element in self.strings(numbers)]
+        return texts.reshape(numbers.shape)

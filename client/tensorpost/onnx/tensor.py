@@ -14,6 +14,9 @@ from ..values.problems import InvalidDescriptor, Violation, nearest
 
 __all__ = ["MAX_RANK", "OnnxTensor", "too_large"]
 
+Shape = tuple[int, ...]
+"""Elements per dimension."""
+
 MAX_RANK = 64
 """Most dimensions of a tensor: those of a NumPy array (`NPY_MAXDIMS` since NumPy 2.0). ONNX names no limit."""
 
@@ -51,18 +54,18 @@ class OnnxTensor:
     shape: tuple[int, ...]
 
     def __init__(self, data_type: object, shape: Sequence[int]) -> None:
-        found: list[Violation] = []
-        name = _type_name(data_type, found)
-        sizes = _sizes(shape, found)
-        if not found and too_large(name, sizes):
-            found.append(
+        violations: list[Violation] = []
+        name = _type_name(data_type, violations)
+        sizes = _sizes(shape, violations)
+        if not violations and too_large(name, sizes):
+            violations.append(
                 Violation(
                     "tensor-too-large", ("shape",), "the tensor's bytes do not fit a signed 64-bit number",
                     list(sizes), "fewer than 2^63 bytes", "tensorpost's limit",
                 )
             )  # fmt: skip
-        if found:
-            raise InvalidDescriptor.of(found)
+        if violations:
+            raise InvalidDescriptor.of(violations)
         object.__setattr__(self, "data_type", name)
         object.__setattr__(self, "shape", sizes)
 
@@ -87,7 +90,7 @@ class OnnxTensor:
                 [Violation("not-an-object", (), 'describe the tensor as {"data_type": ..., "shape": [...]}', document)]
             )
         members = cast("Mapping[str, Any]", document)
-        found = [
+        violations = [
             Violation("field-missing", (key,), f"a tensor needs its {key}", None, f"the {key}", _SOURCE)
             for key in ("data_type", "shape")
             if key not in members
@@ -97,13 +100,15 @@ class OnnxTensor:
                 guess = nearest(key, ("data_type", "shape"))
                 hint = f"; did you mean {guess!r}?" if guess else ""
                 message = f"a tensor has data_type and shape only{hint}"
-                found.append(Violation("field-unknown", (key,), message, members[key], "data_type, shape", _SOURCE))
+                violations.append(
+                    Violation("field-unknown", (key,), message, members[key], "data_type, shape", _SOURCE)
+                )
         if "data_type" in members:
-            _type_name(members["data_type"], found)
+            _type_name(members["data_type"], violations)
         if "shape" in members:
-            _sizes(members["shape"], found)
-        if found:
-            raise InvalidDescriptor.of(found)
+            _sizes(members["shape"], violations)
+        if violations:
+            raise InvalidDescriptor.of(violations)
         return cls(members["data_type"], members["shape"])
 
     def to_json(self) -> dict[str, Any]:
@@ -158,27 +163,31 @@ def too_large(data_type_name: str, shape: Sequence[int]) -> bool:
     return math.prod(filter(None, shape)) * max(1, data_type(data_type_name).item_size) >= _INT64
 
 
-def _type_name(value: object, found: list[Violation]) -> str:
+def _type_name(value: object, violations: list[Violation]) -> str:
     try:
         return data_type(cast("Any", value)).numpy_name
     except KeyError:
         guess = nearest(value, [row.onnx for row in DATA_TYPES]) if isinstance(value, str) else None
         hint = f"; did you mean {guess!r}?" if guess else ""
         message = f"{str(value)[:60]!r} is not an element type known here{hint}"
-        found.append(Violation("data-type-unknown", ("data_type",), message, str(value), f"one of {_TYPES}", _SOURCE))
+        violations.append(
+            Violation("data-type-unknown", ("data_type",), message, str(value), f"one of {_TYPES}", _SOURCE)
+        )
         return ""
 
 
-def _sizes(value: object, found: list[Violation]) -> tuple[int, ...]:
+def _sizes(value: object, violations: list[Violation]) -> tuple[int, ...]:
     if hasattr(value, "tolist"):
         value = cast("Any", value).tolist()
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        found.append(Violation("not-an-array", ("shape",), "a shape is an array of whole numbers", value, "", _SOURCE))
+        violations.append(
+            Violation("not-an-array", ("shape",), "a shape is an array of whole numbers", value, "", _SOURCE)
+        )
         return ()
     items = cast("Sequence[object]", value)
     if len(items) > MAX_RANK:
         message = f"the shape has {len(items)} dimensions; at most {MAX_RANK} are possible here"
-        found.append(Violation("rank", ("shape",), message, len(items), f"at most {MAX_RANK}", "NumPy's limit"))
+        violations.append(Violation("rank", ("shape",), message, len(items), f"at most {MAX_RANK}", "NumPy's limit"))
         return ()
     sizes: list[int] = []
     for axis, item in enumerate(items):
@@ -188,6 +197,6 @@ def _sizes(value: object, found: list[Violation]) -> tuple[int, ...]:
             size = -1
         if not 0 <= size < _INT64:
             message = f"size {axis} of the shape is not a whole number from 0 up"
-            found.append(Violation("size", ("shape", axis), message, item, "0 to 2^63 - 1", _SOURCE))
+            violations.append(Violation("size", ("shape", axis), message, item, "0 to 2^63 - 1", _SOURCE))
         sizes.append(size)
     return tuple(sizes)

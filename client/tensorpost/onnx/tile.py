@@ -9,19 +9,19 @@ output grows along it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..values.problems import counted, entry_count
-from .report import Report
-from .schemas import InputValues, OnnxSchema
-from .tensor import OnnxTensor, too_large
+from .inference_context import Broken, InferenceContext, InferredOutputs
+from .operator_row import OperatorRow
+from .parameters import Parameters
+from .tensor import too_large
 
 __all__ = ["Tiling", "tiling"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(Parameters):
     """`output[c] = input[c[i] mod shape[i]]`, with `shape[i] * repeats[i]` elements along axis i.
 
     Attributes:
@@ -33,75 +33,64 @@ class Tiling:
     form: str | None = None
 
 
-def tiling(
-    schema: OnnxSchema, tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report
-) -> tuple[Tiling, tuple[int, ...]] | None:
-    """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
-    meaning = (_tile_1 if schema.since_version == 1 else _tile_6)(tensor, values, report)
-    if meaning is None or report.found:
-        return None
-    shape = tuple(size * repeat for size, repeat in zip(tensor.shape, meaning.repeats, strict=True))
+def tiling(context: InferenceContext) -> InferredOutputs:
+    """The output's shape, and how often the input stands along each axis."""
+    parameters = (_tile_1 if context.since == 1 else _tile_6)(context)
+    if parameters is None or context.report.violations:
+        raise Broken
+    tensor = context.first
+    shape = tuple(size * repeat for size, repeat in zip(tensor.shape, parameters.repeats, strict=True))
     if too_large(tensor.data_type, shape):
-        report.add(
-            "output-too-large", ("inputs", schema.value_inputs[0].name),
-            f"the output would have the shape {list(shape)}, whose bytes do not fit a signed 64-bit number",
-            list(meaning.repeats), "an output of fewer than 2^63 bytes",
-        )  # fmt: skip
-        return None
-    return meaning, shape
+        message = f"the output would have the shape {list(shape)}, whose bytes do not fit a signed 64-bit number"
+        path, expected = ("inputs", context.schema.value_inputs[0].name), "an output of fewer than 2^63 bytes"
+        context.refuse("output-too-large", path, message, list(parameters.repeats), expected)
+    return InferredOutputs([shape], parameters, {"output": tensor.data_type})
 
 
-def _tile_6(tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report) -> Tiling | None:
-    if "repeats" not in values:
+TILE_ROW = OperatorRow(tiling, None, reads_broken=True)
+
+
+def _tile_6(context: InferenceContext) -> Tiling | None:
+    repeats, rank, broken = context.values.get("repeats"), len(context.first.shape), context.report.add
+    if repeats is None:
         return None
-    repeats, rank = values["repeats"], len(tensor.shape)
     if len(repeats) != rank:
-        report.add(
-            "array-length", ("inputs", "repeats"),
-            f"repeats has {entry_count(len(repeats))} but the input has {counted(rank, 'dimension')}; send "
-            "one entry per dimension (unlike NumPy's tile, nothing is broadcast)", list(repeats),
-            entry_count(rank),
-        )  # fmt: skip
+        message = f"repeats has {entry_count(len(repeats))} but the input has {counted(rank, 'dimension')}; send "
+        message += "one entry per dimension (unlike NumPy's tile, nothing is broadcast)"
+        broken("array-length", ("inputs", "repeats"), message, list(repeats), entry_count(rank))
     for axis, repeat in enumerate(repeats):
         if repeat < 0:
-            report.add(
-                "repeat-negative", ("inputs", "repeats", axis),
-                f"repeats[{axis}] is {repeat}; it cannot be negative", repeat, "0 or more",
-            )  # fmt: skip
+            message = f"repeats[{axis}] is {repeat}; it cannot be negative"
+            broken("repeat-negative", ("inputs", "repeats", axis), message, repeat, "0 or more")
     return Tiling(tuple(int(repeat) for repeat in repeats))
 
 
-def _tile_1(tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report) -> Tiling | None:
-    rank = len(tensor.shape)
+def _tile_1(context: InferenceContext) -> Tiling | None:
+    rank, broken = len(context.first.shape), context.report.add
     numbers: dict[str, int] = {}
     forms: dict[str, str] = {}
     for name in ("tiles", "axis"):
-        for value in values.get(name, ()):
+        for value in context.values.get(name, ()):
             forms[name] = "declared T" if isinstance(value, float) else "described T1"
             if math.isfinite(value) and value == int(value):
                 numbers[name] = int(value)
             else:
-                report.add(
-                    "count-not-whole", ("inputs", name),
-                    f"{name} is {value}; it must be a whole number (2 and 2.0 are, 2.5 is not)", str(value),
-                    "a whole number",
-                )  # fmt: skip
+                message = f"{name} is {value}; it must be a whole number (2 and 2.0 are, 2.5 is not)"
+                broken("count-not-whole", ("inputs", name), message, str(value), "a whole number")
     if len(set(forms.values())) > 1:
-        report.add(
-            "forms-differ", ("inputs", "axis"),
-            f"tiles is given as {forms['tiles']} but axis as {forms['axis']}; send both as int64, or both as the "
-            "data's own type", forms["axis"], forms["tiles"],
-        )  # fmt: skip
+        message = f"tiles is given as {forms['tiles']} but axis as {forms['axis']}; send both as int64, or both as the "
+        message += "data's own type"
+        broken("forms-differ", ("inputs", "axis"), message, forms["axis"], forms["tiles"])
     if numbers.get("tiles", 0) < 0:
         message = f"tiles is {numbers['tiles']}; it cannot be negative"
-        report.add("repeat-negative", ("inputs", "tiles"), message, numbers["tiles"], "0 or more")
+        broken("repeat-negative", ("inputs", "tiles"), message, numbers["tiles"], "0 or more")
     if not -rank <= numbers.get("axis", 0) < max(rank, 1):
         message = f"axis {numbers['axis']} does not exist in an input of {rank} dimensions"
-        report.add("axis-out-of-range", ("inputs", "axis"), message, numbers["axis"], f"{-rank} to {rank - 1}")
+        broken("axis-out-of-range", ("inputs", "axis"), message, numbers["axis"], f"{-rank} to {rank - 1}")
     elif rank == 0:
         message = "the input has rank 0, so there is no axis to tile along"
-        report.add("axis-out-of-range", ("inputs", "axis"), message, numbers.get("axis"), "an input of rank 1 or more")
-    if len(numbers) < 2 or report.found:
+        broken("axis-out-of-range", ("inputs", "axis"), message, numbers.get("axis"), "an input of rank 1 or more")
+    if len(numbers) < 2 or context.report.violations:
         return None
     repeats = [1] * rank
     repeats[numbers["axis"]] = numbers["tiles"]
