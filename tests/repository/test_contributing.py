@@ -16,6 +16,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 BLOCK = re.compile(
     r"^In `(?P<path>[\w./]+)`:\n\n(?:<!--[^\n]*-->\n)?```(?:python|json)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+SHOWN = re.compile(r"^<!-- in (?P<path>[\w./]+): [^\n]*-->\n```text\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = {"ELEMENT_WISE_SQRT": 4, "SLICE": 39}
 """Operator to the most lines of its class, its form and its name in `__all__`, blank ones not counted."""
 
@@ -105,6 +106,14 @@ def test_the_examples_are_served_and_right(tree: Path) -> None:
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["ELEMENT_WISE_SQRT", "3", "0", "SLICE", "2", "1"]
+
+
+def test_rows_of_onnx_operators_are_those_of_the_tree() -> None:
+    rows = [(match["path"], match["text"]) for match in SHOWN.finditer(PAGE)]
+
+    assert len(rows) == 3
+    for path, text in rows:
+        assert text in (ROOT / path).read_text("utf-8"), f"{path} has another row"
 
 
 @pytest.mark.parametrize("operator", EXAMPLES)

@@ -90,6 +90,7 @@ class OnnxNode(InferredNode):
         warnings: what other implementations are known to answer differently, as sentences.
 
     Examples:
+        >>> from tensorpost.onnx import OnnxTensor
         >>> x = OnnxTensor("float", (1, 1, 2, 2))
         >>> OnnxNode.of("Resize", {"X": x, "scales": [1, 1, 2, 3]}, opset=19, mode="linear").output.shape
         (1, 1, 4, 6)
@@ -224,6 +225,7 @@ class OnnxNode(InferredNode):
                 another way, as arrays.
 
         Examples:
+            >>> from tensorpost.onnx import OnnxTensor
             >>> x = OnnxTensor("int8", (2, 3))
             >>> OnnxNode.from_query("Tile", "13", {"repeats": "2,1"}, {"input": x}).output.shape
             (4, 3)

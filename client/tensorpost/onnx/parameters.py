@@ -56,7 +56,7 @@ class TopKParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ScanParameters(Parameters):
-    """Along which axis a scan runs, whether from its end, and whether it leaves out the element itself."""
+    """The axis along which a scan runs, whether from its end, and whether it leaves out the element itself."""
 
     axis: int
     backward: bool
