@@ -1,4 +1,4 @@
-"""An ONNX operator is one row of `RULES`: what a row says is true of its versions, and no half of it can be left out."""
+"""An ONNX operator is one row of `RULES`: what it says is true of its versions, and no half of it can be left out."""
 
 from __future__ import annotations
 
