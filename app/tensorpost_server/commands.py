@@ -41,7 +41,7 @@ from .serving import (
     uvicorn_config,
 )
 from .setting_errors import read_settings
-from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_variable
+from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_descriptions, setting_variable
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL", "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE")
@@ -395,16 +395,16 @@ def config() -> list[dict[str, object]]:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = read_settings()
-    values, found = settings.model_dump(mode="json"), origins()
+    values, origin_of, descriptions = settings.model_dump(mode="json"), origins(), setting_descriptions()
     return [
         {
             "name": name,
             "value": values[name],
-            "origin": found[name],
+            "origin": origin_of[name],
             "variable": setting_variable(name),
-            "description": field.description,
+            "description": descriptions.get(name),
         }
-        for name, field in Settings.model_fields.items()
+        for name in Settings.model_fields
     ]
 
 

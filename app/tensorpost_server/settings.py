@@ -6,6 +6,7 @@ A value comes from the first of these that has one: an argument; the variable `T
 
 from __future__ import annotations
 
+import ast
 import ipaddress
 import json
 import os
@@ -13,6 +14,8 @@ import re
 import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,16 +53,16 @@ def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, 
     items = [item for each in text.split(",") if (item := each.strip())]
     if items == ["*"]:
         return None
-    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    listed: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for item in items:
         try:
-            found += [] if item == UNIX_PEERS else [_network(item)]
+            listed += [] if item == UNIX_PEERS else [_network(item)]
         except ValueError as error:
             raise ValueError(
                 f"{item[:80]!r} is no address, no network in CIDR ({str(error)[:160]}), and neither unix nor * alone; "
                 "for instance 10.0.0.0/8,127.0.0.1,::1"
             ) from None
-    return tuple(found)
+    return tuple(listed)
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
@@ -101,8 +104,8 @@ class Settings(BaseSettings):
     @classmethod
     def _read_sizes(cls, value: object, info: ValidationInfo) -> object:
         """Sizes as people write them: `1GB` is 10^9 bytes, `1GiB` 2^30."""
-        if "_bytes" in str(info.field_name) and isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
-            return int(Fraction(found[1]) * _UNITS[found[2].lower()])
+        if "_bytes" in str(info.field_name) and isinstance(value, str) and (size := _SIZE.fullmatch(value.strip())):
+            return int(Fraction(size[1]) * _UNITS[size[2].lower()])
         return value
 
     @classmethod
@@ -121,367 +124,193 @@ class Settings(BaseSettings):
             del variables["port"]
         return init_settings, InitSettingsSource(settings_cls, variables), InitSettingsSource(settings_cls, files)
 
-    host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. Beyond loopback it needs keys_file, jwks_file or allow_anonymous.",
-    )
-    port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
-    uds: Path | None = Field(
-        default=None,
-        description="Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions "
-        "of its folder and by the umask.",
-    )
-    allowed_hosts: str | None = Field(
-        default=None,
-        description="Hosts that requests may name, with or without a port, separated by commas; * for any. Default: on "
-        "a connection to a loopback address localhost and loopback addresses, so that no web page reaches the service "
-        "by a name of its own; any on others.",
-    )
-    allowed_origins: str = Field(
-        default="",
-        description="Origins of web pages that may call the service, separated by commas, as https://example.org; * "
-        "for any. Pages of the service itself always may.",
-    )
-    keys_file: Path | None = Field(
-        default=None,
-        description="File with the API keys (`tensorpost keys add`), looked at again every second. With it every path "
-        "but the health endpoints wants a key; without it anybody who reaches the port may call.",
-    )
-    jwks_file: Path | None = Field(
-        default=None,
-        description="File with the public keys of an issuer of tokens (JWKS), looked at again every second. JSON Web "
-        "Tokens that they signed are then taken in the place of API keys, with or without a keys_file. Needs "
-        "jwt_issuer, jwt_audience and the extra jwt.",
-    )
-    jwt_issuer: str | None = Field(
-        default=None, description="Issuer that tokens must name (iss), compared exactly, case included."
-    )
-    jwt_audience: str | None = Field(
-        default=None, description="Audience that tokens must be for (aud): the name of this service at the issuer."
-    )
-    jwt_scope_prefix: str = Field(
-        default="tensorpost:",
-        description="Prefix of the scopes in a token (scope or scp): `tensorpost:` for `tensorpost:run`.",
-    )
-    allow_anonymous: bool = Field(
-        default=False,
-        description="Whether requests from other machines are served without an API key. Set it only where a firewall, "
-        "a proxy or a container's published ports restrict access.",
-    )
-    tls_certificate: Path | None = Field(
-        default=None,
-        description="PEM file with the server's certificate and those that lead to its issuer, in this order; turns on "
-        "TLS. It and the key are looked at again every few seconds and used for new connections.",
-    )
-    tls_key: Path | None = Field(
-        default=None, description="PEM file with the certificate's private key, if tls_certificate does not hold it."
-    )
-    tls_client_ca: Path | None = Field(
-        default=None,
-        description="PEM file with certificates of issuers. Only callers with a certificate of theirs are then served, "
-        "health checks included (mutual TLS). Read at the start only.",
-    )
-    backend: str = Field(
-        default="auto",
-        description="Backend for requests that name none: auto, or a backend's name, which is then forced.",
-    )
-    http_protocol: Literal["auto", "direct", "httptools", "h11"] = Field(
-        default="auto",
-        description="How HTTP is read. direct: large bodies go straight into their memory, and heads, slow callers and "
-        "unread bodies are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. "
-        "auto: direct if httptools is installed, else h11.",
-    )
-    access_log: Literal["auto", "json", "console", "off"] = Field(
-        default="auto",
-        description="A line on standard error for each request that has ended. json: an object in a line; console: for "
-        "people; auto: console on a terminal, else json; off: none. A log level above info turns it off too. Warnings "
-        "and errors are written in the same format; with off, in that of auto.",
-    )
-    metrics: bool = Field(
-        default=True,
-        description="Whether to count requests and serve the counts at GET /metrics, in Prometheus's formats.",
-    )
-    playground: bool = Field(
-        default=True,
-        description="Whether GET / is a page on which operators can be tried in a browser.",
-    )
-    traces: bool = Field(
-        default=False,
-        description="Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where "
-        "OTEL_EXPORTER_OTLP_ENDPOINT says, by default http://localhost:4318. Needs the extra otel.",
-    )
-    numpy_threads: int = Field(
-        default_factory=lambda: min(machine.cores(), 256),
-        ge=1,
-        le=256,
-        description="Slices that the CPU backends, numba and numpy, compute at the same time. "
-        "Default: the CPU cores available to the process.",
-    )
-    cuda_memory_bytes: int | None = Field(
-        default=None,
-        ge=1 << 20,
-        description="Memory that this server may take on each CUDA device, bytes. "
-        "Default: three quarters of what is free there when it starts.",
-    )
-    cuda_pinned_bytes: int = Field(
-        default_factory=lambda: min(_GIB, machine.memory() // 8),
-        ge=0,
-        description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
-        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that "
-        "is less.",
-    )
-    directml_debug: bool = Field(
-        default=False,
-        description="Turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors. Needs "
-        "Windows' Graphics Tools, and DirectML.Debug.dll beside DirectML.dll.",
-    )
-    directml_seconds: float = Field(
-        default=600,
-        gt=0,
-        le=86_400,
-        description="Seconds that a DirectML device may work at one operator. Then it counts as hung: a request fails "
-        "with `device-lost`, and the process ends. Direct3D's own limit of two seconds is off.",
-    )
-    auto_minimum_work: int | None = Field(
-        default=None,
-        ge=0,
-        description="Elements that an operator must read for auto to prefer a GPU to a processor. "
-        "Default: measured for each device at the start; GET /v1/devices shows it.",
-    )
-    idle_seconds: float = Field(
-        default=30, gt=0, description="Idle time after which a device's cached memory is freed, seconds."
-    )
-    max_body_bytes: int = Field(
-        default=_GIB,
-        ge=1,
-        description="Largest request body, bytes. Refused by Content-Length, before any of it is read.",
-    )
-    max_head_bytes: int = Field(
-        default=_MIB,
-        ge=64,
-        description="Largest head of a frame or npy body, bytes. The heads that tensorpost writes have a few hundred "
-        "bytes.",
-    )
-    max_http_head_bytes: int = Field(
-        default=64 * 1024,
-        ge=1024,
-        description="Largest head of an HTTP request, bytes; then 431. Descriptors may stand in the query, which "
-        "proxies cut at 8 to 64 KiB; the same bound as h11's.",
-    )
-    max_drain_bytes: int = Field(
-        default=64 * _MIB,
-        ge=1,
-        description="Largest rest of a refused body that the server reads and discards, bytes, so that the client "
-        "receives the error; a larger one closes the connection.",
-    )
-    max_json_bytes: int = Field(
-        default=_MIB,
-        ge=64,
-        description="Largest JSON body, bytes. JSON numbers cost 10 to 30 times a copy; large tensors travel as bytes.",
-    )
-    max_json_elements: int = Field(
-        default=65_536,
-        ge=1,
-        description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
-    )
-    max_image_pixels: int = Field(
-        default=1 << 27,
-        ge=1,
-        description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
-        "and each may take 48 bytes of memory meanwhile.",
-    )
-    picture_processes: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description="Processes that read and write pictures by Pillow, one picture each at a time. They start with the "
-        "first pictures, and take some 40 MiB each beside memory_bytes; one more is started for small pictures when "
-        "all of them are at large ones. What ends such a process ends nothing else.",
-    )
-    picture_seconds: float = Field(
-        default=120,
-        gt=0,
-        description="Longest time that a process may read or write one picture, seconds; then it is ended, and the "
-        "caller refused.",
-    )
-    max_output_bytes: int = Field(
-        default=16 * _GIB,
-        ge=1,
-        description="Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. "
-        "16 GiB is the largest FLOAT32 tensor that DirectML allows.",
-    )
-    max_work: int = Field(
-        default=10**12,
-        ge=1,
-        description="Most elements that one request may have read and added up. A small tensor can ask for much: "
-        "an antialiased or gradient axis reads up to its whole input for each output.",
-    )
-    max_seconds: float = Field(
-        default=600,
-        gt=0,
-        description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
-        "while it runs, its pauses not counted. POST /v1/validate tells the estimate.",
-    )
-    onnx_processes: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description="Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the "
-        "threads of numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One more is "
-        "started for short calls when all of them are at long ones, and one checks nodes with the package onnx.",
-    )
-    onnx_ahead: bool = Field(
-        default=True,
-        description="Whether these processes are started with the server, where the extra onnx is installed; else "
-        "with the first calls, which then wait for about a second.",
-    )
-    memory_bytes: int = Field(
-        default_factory=lambda: machine.memory() // 2,
-        ge=1,
-        description="Bytes that all requests in flight may hold together. Default: half of the memory available to the "
-        "process.",
-    )
-    pool_bytes: int = Field(
-        default_factory=lambda: min(machine.memory() // 8, _GIB),
-        ge=0,
-        description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
-        "given back after half a minute. Default: an eighth of the memory available to the process, at most 1 GiB; "
-        "0 keeps none.",
-    )
-    max_requests: int = Field(
-        default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
-    )
-    caller_share: float = Field(
-        default=0.75,
-        gt=0,
-        le=1,
-        description="Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may "
-        "hold with more than one request, of what the others left; then 429. So there is always room for another "
-        "caller. Behind a proxy, all callers without keys have one address, unless trusted_proxies names it.",
-    )
-    slow_upload_seconds: float = Field(
-        default=10,
-        gt=0,
-        description="When there is no room for a request, the slowest body that has been arriving for so long, and "
-        "would take as long again, is ended with 408 to make room, seconds.",
-    )
-    max_connections: int = Field(
-        default_factory=machine.connections,
-        ge=1,
-        description="Connections that may be open. One more closes the oldest idle one; if none is idle, it may ask "
-        "for health only, and gets 429 for anything else. Default: the limit of open files, less an eighth and at "
-        "least 32.",
-    )
-    max_connections_per_address: int | None = Field(
-        default=None,
-        ge=1,
-        description="The same for the connections of one caller's address. Default: half of max_connections. "
-        "Proxies that trusted_proxies names have no such limit.",
-    )
-    trusted_proxies: str = Field(
-        default="",
-        description="Peers whose X-Forwarded-For is believed: addresses and networks in CIDR, separated by commas "
-        "(10.0.0.0/8,127.0.0.1,::1), and unix for a Unix socket. The last address there that is not one of them is the "
-        "caller's, for logs, turns and caller_share. Their connections count in max_connections only. * believes every "
-        "peer one address, so whoever reaches the port can name any. Default: none.",
-    )
-    presets: Annotated[Mapping[str, Preset], NoDecode] = Field(
-        default={},
-        description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
-        "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
-    )
-    grpc_port: int | None = Field(
-        default=None,
-        ge=0,
-        le=65535,
-        description="TCP port for the Open Inference Protocol over gRPC, at the same host and with the same "
-        "certificates; 0 picks a free one. Default: no gRPC. Needs the extra grpc.",
-    )
-    grpc_idle_seconds: float = Field(
-        default=300,
-        gt=0,
-        description="Longest time that a call of gRPC may wait for a message, seconds: a stream for its next one. Then "
-        "it ends with DEADLINE_EXCEEDED. Where too many calls are open, those that wait end earlier.",
-    )
-    shared_memory: bool = Field(
-        default=False,
-        description="Whether callers on the same host may have tensors read from and written to shared memory that "
-        "they name (/v2/systemsharedmemory; Linux). Objects of the server's own user only; not for callers behind a "
-        "proxy.",
-    )
-    shared_memory_prefix: str = Field(
-        default="", description="What the names of shared memory objects must begin with to be registered."
-    )
-    cuda_shared_memory: bool = Field(
-        default=False,
-        description="Whether callers on the same host may have tensors read from and written to memory of the CUDA "
-        "devices in use that they share by its handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy.",
-    )
-    slice_bytes: int = Field(
-        default=2 * _MIB,
-        ge=4096,
-        description="Output made and sent at a time, bytes. Below 2 MiB, thread synchronization costs more than "
-        "the slice.",
-    )
-    slices_ahead: int = Field(
-        default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
-    )
-    head_timeout_seconds: float = Field(
-        default=30,
-        gt=0,
-        description="Longest time for the head of an HTTP request, for a new connection to send one, and for a "
-        "handshake of TLS, seconds; then 408, or no answer to a handshake. A head is one packet; half a minute is for "
-        "the slowest line.",
-    )
-    min_bytes_per_second: int = Field(
-        default=16 * 1024,
-        ge=0,
-        description="Lowest rate of a body or an answer, bytes per second, taken over twice the receive or send "
-        "timeout; then the connection is closed, so that no caller holds memory for hours with a byte now and then. "
-        "16 KiB/s is a quarter of a slow mobile line; 0 asks only that something moves.",
-    )
-    stuck_seconds: float = Field(
-        default=900,
-        gt=0,
-        description="How long a thread of a device may be in one call, most often a slice, before /v2/health/live "
-        "answers 503, so that the process is started again, seconds. Must exceed the computing time of the "
-        "largest slice.",
-    )
-    inline_bytes: int = Field(
-        default=1 << 20,
-        ge=0,
-        description="Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of "
-        "its own costs some 50 microseconds, in which about 1 MiB is copied twice.",
-    )
-    inline_work: int = Field(
-        default=1 << 17,
-        ge=0,
-        description="Elements that a request computed there may read and combine.",
-    )
-    receive_timeout_seconds: float = Field(
-        default=60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
-    )
-    send_timeout_seconds: float = Field(
-        default=60,
-        gt=0,
-        description="Longest wait for a caller to take a part of the answer, seconds; then the connection is closed.",
-    )
-    retry_after_seconds: int = Field(
-        default=1,
-        ge=0,
-        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too "
-        "busy, they are told to come back a hundred in each second, at most 30 seconds later.",
-    )
-    keep_alive_seconds: int = Field(
-        default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
-    )
-    shutdown_seconds: int = Field(
-        default=30,
-        ge=1,
-        description="How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes "
-        "waits before it kills. Up to half of it, while there are such requests, the port stays open and "
-        "/v2/health/ready answers 503.",
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond loopback it needs keys_file, jwks_file or allow_anonymous."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """TCP port to listen on; 0 picks a free one."""
+    uds: Path | None = None
+    """Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions of its folder
+    and by the umask."""
+    allowed_hosts: str | None = None
+    """Hosts that requests may name, with or without a port, separated by commas; * for any. Default: on a connection to
+    a loopback address localhost and loopback addresses, so that no web page reaches the service by a name of its own;
+    any on others."""
+    allowed_origins: str = ""
+    """Origins of web pages that may call the service, separated by commas, as https://example.org; * for any. Pages of
+    the service itself always may."""
+    keys_file: Path | None = None
+    """File with the API keys (`tensorpost keys add`), looked at again every second. With it every path but the health
+    endpoints wants a key; without it anybody who reaches the port may call."""
+    jwks_file: Path | None = None
+    """File with the public keys of an issuer of tokens (JWKS), looked at again every second. JSON Web Tokens that they
+    signed are then taken in the place of API keys, with or without a keys_file. Needs jwt_issuer, jwt_audience and the
+    extra jwt."""
+    jwt_issuer: str | None = None
+    """Issuer that tokens must name (iss), compared exactly, case included."""
+    jwt_audience: str | None = None
+    """Audience that tokens must be for (aud): the name of this service at the issuer."""
+    jwt_scope_prefix: str = "tensorpost:"
+    """Prefix of the scopes in a token (scope or scp): `tensorpost:` for `tensorpost:run`."""
+    allow_anonymous: bool = False
+    """Whether requests from other machines are served without an API key. Set it only where a firewall, a proxy or a
+    container's published ports restrict access."""
+    tls_certificate: Path | None = None
+    """PEM file with the server's certificate and those that lead to its issuer, in this order; turns on TLS. It and the
+    key are looked at again every few seconds and used for new connections."""
+    tls_key: Path | None = None
+    """PEM file with the certificate's private key, if tls_certificate does not hold it."""
+    tls_client_ca: Path | None = None
+    """PEM file with certificates of issuers. Only callers with a certificate of theirs are then served, health checks
+    included (mutual TLS). Read at the start only."""
+    backend: str = "auto"
+    """Backend for requests that name none: auto, or a backend's name, which is then forced."""
+    http_protocol: Literal["auto", "direct", "httptools", "h11"] = "auto"
+    """How HTTP is read. direct: large bodies go straight into their memory, and heads, slow callers and unread bodies
+    are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. auto: direct if httptools is
+    installed, else h11."""
+    access_log: Literal["auto", "json", "console", "off"] = "auto"
+    """A line on standard error for each request that has ended. json: an object in a line; console: for people; auto:
+    console on a terminal, else json; off: none. A log level above info turns it off too. Warnings and errors are
+    written in the same format; with off, in that of auto."""
+    metrics: bool = True
+    """Whether to count requests and serve the counts at GET /metrics, in Prometheus's formats."""
+    playground: bool = True
+    """Whether GET / is a page on which operators can be tried in a browser."""
+    traces: bool = False
+    """Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where OTEL_EXPORTER_OTLP_ENDPOINT says,
+    by default http://localhost:4318. Needs the extra otel."""
+    numpy_threads: int = Field(default_factory=lambda: min(machine.cores(), 256), ge=1, le=256)
+    """Slices that the CPU backends, numba and numpy, compute at the same time. Default: the CPU cores available to the
+    process."""
+    cuda_memory_bytes: int | None = Field(default=None, ge=1 << 20)
+    """Memory that this server may take on each CUDA device, bytes. Default: three quarters of what is free there when
+    it starts."""
+    cuda_pinned_bytes: int = Field(default_factory=lambda: min(_GIB, machine.memory() // 8), ge=0)
+    """Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold travel at about
+    half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that is less."""
+    directml_debug: bool = False
+    """Turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors. Needs Windows'
+    Graphics Tools, and DirectML.Debug.dll beside DirectML.dll."""
+    directml_seconds: float = Field(default=600, gt=0, le=86_400)
+    """Seconds that a DirectML device may work at one operator. Then it counts as hung: a request fails with
+    `device-lost`, and the process ends. Direct3D's own limit of two seconds is off."""
+    auto_minimum_work: int | None = Field(default=None, ge=0)
+    """Elements that an operator must read for auto to prefer a GPU to a processor. Default: measured for each device at
+    the start; GET /v1/devices shows it."""
+    idle_seconds: float = Field(default=30, gt=0)
+    """Idle time after which a device's cached memory is freed, seconds."""
+    max_body_bytes: int = Field(default=_GIB, ge=1)
+    """Largest request body, bytes. Refused by Content-Length, before any of it is read."""
+    max_head_bytes: int = Field(default=_MIB, ge=64)
+    """Largest head of a frame or npy body, bytes. The heads that tensorpost writes have a few hundred bytes."""
+    max_http_head_bytes: int = Field(default=64 * 1024, ge=1024)
+    """Largest head of an HTTP request, bytes; then 431. Descriptors may stand in the query, which proxies cut at 8 to
+    64 KiB; the same bound as h11's."""
+    max_drain_bytes: int = Field(default=64 * _MIB, ge=1)
+    """Largest rest of a refused body that the server reads and discards, bytes, so that the client receives the error;
+    a larger one closes the connection."""
+    max_json_bytes: int = Field(default=_MIB, ge=64)
+    """Largest JSON body, bytes. JSON numbers cost 10 to 30 times a copy; large tensors travel as bytes."""
+    max_json_elements: int = Field(default=65_536, ge=1)
+    """Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes."""
+    max_image_pixels: int = Field(default=1 << 27, ge=1)
+    """Most pixels of a picture that is read or written. A file of a few KiB can announce any number, and each may take
+    48 bytes of memory meanwhile."""
+    picture_processes: int = Field(default=2, ge=1, le=64)
+    """Processes that read and write pictures by Pillow, one picture each at a time. They start with the first pictures,
+    and take some 40 MiB each beside memory_bytes; one more is started for small pictures when all of them are at large
+    ones. What ends such a process ends nothing else."""
+    picture_seconds: float = Field(default=120, gt=0)
+    """Longest time that a process may read or write one picture, seconds; then it is ended, and the caller refused."""
+    max_output_bytes: int = Field(default=16 * _GIB, ge=1)
+    """Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. 16 GiB is the largest
+    FLOAT32 tensor that DirectML allows."""
+    max_work: int = Field(default=10**12, ge=1)
+    """Most elements that one request may have read and added up. A small tensor can ask for much: an antialiased or
+    gradient axis reads up to its whole input for each output."""
+    max_seconds: float = Field(default=600, gt=0)
+    """Longest time that one request may compute, seconds, as estimated before it begins and as measured while it runs,
+    its pauses not counted. POST /v1/validate tells the estimate."""
+    onnx_processes: int = Field(default=2, ge=1, le=64)
+    """Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the threads of
+    numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One more is started for short
+    calls when all of them are at long ones, and one checks nodes with the package onnx."""
+    onnx_ahead: bool = True
+    """Whether these processes are started with the server, where the extra onnx is installed; else with the first
+    calls, which then wait for about a second."""
+    memory_bytes: int = Field(default_factory=lambda: machine.memory() // 2, ge=1)
+    """Bytes that all requests in flight may hold together. Default: half of the memory available to the process."""
+    pool_bytes: int = Field(default_factory=lambda: min(machine.memory() // 8, _GIB), ge=0)
+    """Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; given back
+    after half a minute. Default: an eighth of the memory available to the process, at most 1 GiB; 0 keeps none."""
+    max_requests: int = Field(default=256, ge=1)
+    """Requests that may be in flight; one more is refused with 429 and Retry-After."""
+    caller_share: float = Field(default=0.75, gt=0, le=1)
+    """Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may hold with more
+    than one request, of what the others left; then 429. So there is always room for another caller. Behind a proxy, all
+    callers without keys have one address, unless trusted_proxies names it."""
+    slow_upload_seconds: float = Field(default=10, gt=0)
+    """When there is no room for a request, the slowest body that has been arriving for so long, and would take as long
+    again, is ended with 408 to make room, seconds."""
+    max_connections: int = Field(default_factory=machine.connections, ge=1)
+    """Connections that may be open. One more closes the oldest idle one; if none is idle, it may ask for health only,
+    and gets 429 for anything else. Default: the limit of open files, less an eighth and at least 32."""
+    max_connections_per_address: int | None = Field(default=None, ge=1)
+    """The same for the connections of one caller's address. Default: half of max_connections. Proxies that
+    trusted_proxies names have no such limit."""
+    trusted_proxies: str = ""
+    """Peers whose X-Forwarded-For is believed: addresses and networks in CIDR, separated by commas
+    (10.0.0.0/8,127.0.0.1,::1), and unix for a Unix socket. The last address there that is not one of them is the
+    caller's, for logs, turns and caller_share. Their connections count in max_connections only. * believes every peer
+    one address, so whoever reaches the port can name any. Default: none."""
+    presets: Annotated[Mapping[str, Preset], NoDecode] = {}
+    """Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), attributes,
+    datatype and shape of the first input. A table in the TOML file, JSON in the variable."""
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
+    """TCP port for the Open Inference Protocol over gRPC, at the same host and with the same certificates; 0 picks a
+    free one. Default: no gRPC. Needs the extra grpc."""
+    grpc_idle_seconds: float = Field(default=300, gt=0)
+    """Longest time that a call of gRPC may wait for a message, seconds: a stream for its next one. Then it ends with
+    DEADLINE_EXCEEDED. Where too many calls are open, those that wait end earlier."""
+    shared_memory: bool = False
+    """Whether callers on the same host may have tensors read from and written to shared memory that they name
+    (/v2/systemsharedmemory; Linux). Objects of the server's own user only; not for callers behind a proxy."""
+    shared_memory_prefix: str = ""
+    """What the names of shared memory objects must begin with to be registered."""
+    cuda_shared_memory: bool = False
+    """Whether callers on the same host may have tensors read from and written to memory of the CUDA devices in use that
+    they share by its handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy."""
+    slice_bytes: int = Field(default=2 * _MIB, ge=4096)
+    """Output made and sent at a time, bytes. Below 2 MiB, thread synchronization costs more than the slice."""
+    slices_ahead: int = Field(default=3, ge=0, le=64)
+    """Slices of a request that may be computed before they can be sent."""
+    head_timeout_seconds: float = Field(default=30, gt=0)
+    """Longest time for the head of an HTTP request, for a new connection to send one, and for a handshake of TLS,
+    seconds; then 408, or no answer to a handshake. A head is one packet; half a minute is for the slowest line."""
+    min_bytes_per_second: int = Field(default=16 * 1024, ge=0)
+    """Lowest rate of a body or an answer, bytes per second, taken over twice the receive or send timeout; then the
+    connection is closed, so that no caller holds memory for hours with a byte now and then. 16 KiB/s is a quarter of a
+    slow mobile line; 0 asks only that something moves."""
+    stuck_seconds: float = Field(default=900, gt=0)
+    """How long a thread of a device may be in one call, most often a slice, before /v2/health/live answers 503, so that
+    the process is started again, seconds. Must exceed the computing time of the largest slice."""
+    inline_bytes: int = Field(default=1 << 20, ge=0)
+    """Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of its own costs
+    some 50 microseconds, in which about 1 MiB is copied twice."""
+    inline_work: int = Field(default=1 << 17, ge=0)
+    """Elements that a request computed there may read and combine."""
+    receive_timeout_seconds: float = Field(default=60, gt=0)
+    """Longest pause between two parts of a request body, seconds; then 408."""
+    send_timeout_seconds: float = Field(default=60, gt=0)
+    """Longest wait for a caller to take a part of the answer, seconds; then the connection is closed."""
+    retry_after_seconds: int = Field(default=1, ge=0)
+    """What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too busy, they are told
+    to come back a hundred in each second, at most 30 seconds later."""
+    keep_alive_seconds: int = Field(default=75, ge=1)
+    """How long an idle connection stays open, seconds. Above the usual proxies' 60."""
+    shutdown_seconds: int = Field(default=30, ge=1)
+    """How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes waits before it
+    kills. Up to half of it, while there are such requests, the port stays open and /v2/health/ready answers 503."""
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -506,16 +335,32 @@ class Settings(BaseSettings):
         return {"numba": self.numpy_threads, "numpy": self.numpy_threads}
 
 
+@cache
+def setting_descriptions() -> Mapping[str, str]:
+    """What each setting is, in one line: the text below it in this file."""
+    # Pydantic would read them too (`use_attribute_docstrings`), at every start, and takes a tenth of a second for it.
+    (settings,) = [
+        node
+        for node in ast.parse(Path(__file__).read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == Settings.__name__
+    ]
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(settings.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
 def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
     """Where the value of each setting comes from: `default`, `environment`, or a variable or file by its name.
 
     Raises:
         InvalidParameter: a file that a variable names cannot be read, or sets what is not a setting.
     """
-    found = {name: origin for name, (_, origin) in _in_files(settings_class, ENVIRONMENT_PREFIX).items()}
+    in_files = {name: origin for name, (_, origin) in _in_files(settings_class, ENVIRONMENT_PREFIX).items()}
     environment = _environment()
     return {
-        name: "environment" if setting_variable(name) in environment else found.get(name, "default")
+        name: "environment" if setting_variable(name) in environment else in_files.get(name, "default")
         for name in settings_class.model_fields
     }
 
@@ -528,14 +373,14 @@ def _environment() -> Mapping[str, str]:
 def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:
     """The settings that stand in files, by name: each one's value, and where that is."""
     environment, names = _environment(), settings_class.model_fields
-    found: dict[str, tuple[Any, str]] = {}
+    values: dict[str, tuple[Any, str]] = {}
     if path := environment.get(f"{prefix}{CONFIG_FILE}".upper()):
         for name, value in _toml(path).items():
             if name not in names:
                 guess = nearest(name, [*names])
                 hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
                 raise InvalidParameter(f"{path} sets {name[:80]!r}, which is not a setting; {hint}")
-            found[name] = value, path
+            values[name] = value, path
     for name in names:
         variable = f"{prefix}{name}{_FILE}".upper()
         if variable not in environment or variable == f"{prefix}{CONFIG_FILE}":
@@ -543,10 +388,10 @@ def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tupl
         if (other := variable.removesuffix(_FILE)) in environment:
             raise InvalidParameter(f"{other} and {variable} are both set; leave out one of them")
         try:
-            found[name] = Path(environment[variable]).read_text("utf-8").strip(), variable
+            values[name] = Path(environment[variable]).read_text("utf-8").strip(), variable
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidParameter(f"{variable} names {environment[variable]}, which cannot be read: {error}") from None
-    return found
+    return values
 
 
 def _toml(path: str) -> Mapping[str, Any]:

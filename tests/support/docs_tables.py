@@ -32,7 +32,7 @@ from tensorpost_server.http.documents.openapi import EXAMPLES
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
 from tensorpost_server.main import create_app
-from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
+from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings, setting_descriptions
 
 __all__ = ["DOCS", "PICTURE", "TABLES", "between_marks", "with_table"]
 
@@ -44,11 +44,13 @@ BEGIN, END = "<!-- begin: written by tests/support/docs_tables.py -->\n", "<!-- 
 def settings_table() -> str:
     """Every setting: variable, default, description with unit and reason."""
     rows: list[Sequence[str]] = []
+    descriptions = setting_descriptions()
     for name, field in Settings.model_fields.items():
         # Where nothing is a choice of its own, it means what it says; else the description says what is found out.
-        made = field.default_factory or (field.default is None and "Default:" in str(field.description))
-        default = "by machine" if made else "none" if field.default is None else f"`{field.default}`"
-        rows.append((f"`{ENVIRONMENT_PREFIX}{name.upper()}`", default, str(field.description)))
+        description = descriptions[name]
+        by_machine = field.default_factory or (field.default is None and "Default:" in description)
+        default = "by machine" if by_machine else "none" if field.default is None else f"`{field.default}`"
+        rows.append((f"`{ENVIRONMENT_PREFIX}{name.upper()}`", default, description))
     return _table(("Variable", "Default", "Meaning"), rows)
 
 

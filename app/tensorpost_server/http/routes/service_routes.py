@@ -10,7 +10,7 @@ from starlette.requests import Request
 from tensorpost.values.library_message import without_paths
 
 from ...child_processes.libraries import LIBRARIES
-from ...settings import Settings, setting_variable
+from ...settings import setting_descriptions, setting_variable
 from ..service import service_of
 from .json_document import JsonDocument
 
@@ -47,13 +47,13 @@ async def list_devices(request: Request) -> JsonDocument:
 async def list_limits(request: Request) -> JsonDocument:
     """Each limit with its variable and reason; beside it, the memory in use, and each device's seconds per element."""
     service = service_of(request)
-    values = service.settings.model_dump()
+    values, descriptions = service.settings.model_dump(), setting_descriptions()
     limits = [
         {
             "name": name,
             "value": values[name],
             "setting": setting_variable(name),
-            "description": Settings.model_fields[name].description,
+            "description": descriptions[name],
         }
         for name in _LIMITS
     ]
