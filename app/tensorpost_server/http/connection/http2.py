@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from .call_slots import CallSlots
-from .connection_budget import ConnectionBudget
 from .frames import (
     ACK,
     CONTINUATION,
@@ -36,13 +34,11 @@ from .frames import (
     PUSH,
     RESET,
     SETTINGS,
-    SMALLEST_FRAME_BYTES,
     WINDOW,
     WINDOW_BYTES,
     ConnectionFault,
     ErrorCode,
     frame,
-    frame_head,
     goaway_frame,
     head_at,
     header_block,
@@ -55,13 +51,9 @@ from .frames import (
     without_padding,
 )
 from .hpack import Fields, HeaderDecoder, InvalidHeaderBlock
-from .http2_stream import Stream
+from .http2_stream import MOST_EMPTY_FRAMES, MOST_STREAMS, MOST_WRITTEN, Http2Shared, Stream, StreamConnection
 from .peer_close import closed_by_peer
-from .request_turns import RequestTurns
-from .timeouts import ConnectionLimits, ConnectionMonitor
 
-MOST_STREAMS = 128
-"""Requests of one connection at a time; RFC 9113 advises 100 or more."""
 MOST_HEADER_BYTES = 16_384
 """Largest header block, coded and decoded: what gRPC's own servers take."""
 
@@ -71,58 +63,17 @@ _MOST_TAKEN, _FRAME_COST, _BLOCK_BYTE_COST = (
     1 / 16,
     1 / 1024,
 )  # requests and frames of a connection that are taken in a turn of the loop
-_MOST_EMPTY_FRAMES, _EMPTY_FRAMES_PER_SECOND = 1000.0, 1000.0
+_EMPTY_FRAMES_PER_SECOND = 1000.0
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
-_MOST_WRITTEN = 256 << 10  # bytes that are written before it is seen whether the caller reads
 
 _log = logging.getLogger(__name__)
 
 
-class Http2Shared:
-    """What the connections of one server share.
-
-    Args:
-        limits: times and rates, and the number of connections.
-        keep_alive_seconds: how long a connection without requests stays open.
-        idle_seconds: how long a request may wait for its body, or for the next part of it.
-        handle: answers a request; called in a task of its own.
-        loop: the event loop.
-    """
-
-    def __init__(
-        self, limits: ConnectionLimits, keep_alive_seconds: float, idle_seconds: float,
-        handle: Callable[[Stream], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop,
-    ) -> None:  # fmt: skip
-        self.limits, self.handle, self.loop = limits, handle, loop
-        self.keep_alive_seconds, self.idle_seconds = keep_alive_seconds, idle_seconds
-        self.connections = set[Any]()
-        self.budget = ConnectionBudget(limits.connections, limits.connections_per_address)
-        self.monitor = ConnectionMonitor(self.connections, self.budget, loop, limits.interval)
-        self.turns = RequestTurns(loop)
-        self.draining = False
-
-
-class Http2Connection(asyncio.Protocol):
-    """A connection of a caller.
-
-    Args:
-        shared: what all connections share.
-
-    Attributes:
-        shared: what all connections share.
-        peer: the caller's address and port; None on a Unix socket.
-        health_only: whether there was no room for it, so that it may ask for health only.
-        streams: its requests that are not answered, by number.
-        slots: which of them are computed.
-    """
+class Http2Connection(StreamConnection, asyncio.Protocol):
+    """A connection of a caller. See `StreamConnection`."""
 
     def __init__(self, shared: Http2Shared) -> None:
-        self.shared = shared
-        self.peer: tuple[str, int] | None = None
-        self.health_only = False
-        self.streams = dict[int, Stream]()
-        self.slots = CallSlots(shared.loop, MOST_STREAMS)
-        self.transport = cast("asyncio.Transport", None)
+        super().__init__(shared)
         self._decoder = HeaderDecoder(MOST_HEADER_BYTES)
         self._rest = PREFACE  # bytes that have not come of the preface, then those of a frame that is not complete
         self._has_preface = False
@@ -132,14 +83,10 @@ class Http2Connection(asyncio.Protocol):
         self._requests = dict[Fields, Mapping[bytes, bytes] | None]()
         self._window = _CONNECTION_WINDOW
         self._unacknowledged = 0
-        self._send_window = self._initial_window = WINDOW_BYTES
-        self._largest_frame = SMALLEST_FRAME_BYTES
-        self._credit, self._credit_since = _MOST_EMPTY_FRAMES, shared.loop.time()
-        self._writable, self._closing = True, False
-        self._written = self._moved = 0
+        self._credit_since = shared.loop.time()
+        self._closing = False
+        self._moved = 0
         self._stalled_since: float | None = None
-        self._idle_since = shared.loop.time()
-        self._progress: asyncio.Future[None] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -294,7 +241,7 @@ class Http2Connection(asyncio.Protocol):
         """Count a frame that carries nothing."""
         now = self.shared.loop.time()
         more = (now - self._credit_since) * _EMPTY_FRAMES_PER_SECOND
-        self._credit, self._credit_since = min(_MOST_EMPTY_FRAMES, self._credit + more) - cost, now
+        self._credit, self._credit_since = min(MOST_EMPTY_FRAMES, self._credit + more) - cost, now
         if self._credit < 0:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
@@ -413,7 +360,7 @@ class Http2Connection(asyncio.Protocol):
                     stream.send_window += value - self._initial_window
                 self._initial_window = value
             elif setting == MAX_FRAME_SIZE:
-                self._largest_frame = min(value, _MOST_WRITTEN)
+                self._largest_frame = min(value, MOST_WRITTEN)
         self.write(frame(SETTINGS, ACK, 0, b""))
         self._flush_all()
 
@@ -433,91 +380,7 @@ class Http2Connection(asyncio.Protocol):
         elif number > self._last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window of a request that has not begun")
 
-    # ---- frames out --------------------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Send frames that are not held back by windows."""
-        if not self.transport.is_closing():
-            self._written += len(data)
-            self.transport.write(data)
-
-    def respond(
-        self, stream: Stream, number: int, head: bytes | None, parts: Sequence[bytes | memoryview],
-        trailers: bytes | None,
-    ) -> None:  # fmt: skip
-        if self.streams.get(number) is not stream:
-            return
-        stream.out.extend([memoryview(part) for part in parts if len(part)])
-        stream.trailers = trailers
-        self._flush(stream, number, b"" if head is None else frame(HEADERS, END_HEADERS, number, head))
-        self.slots.adapt(is_sent=not stream.out)
-
-    def _flush(self, stream: Stream, number: int, begin: bytes = b"") -> None:
-        """Send what the windows and the transport let through."""
-        frames, size = [begin], len(begin)
-        while stream.out and (room := min(self._send_window, stream.send_window, self._largest_frame)) > 0:
-            if not self._writable:
-                break
-            part = stream.out[0]
-            count = min(len(part), room)
-            frames += [frame_head(count, DATA, 0, number), part[:count]]
-            size += HEAD_BYTES + count
-            self._send_window -= count
-            stream.send_window -= count
-            self._credit += 2  # for the windows that it opens, its own and the connection's
-            if count == len(part):
-                stream.out.popleft()
-            else:
-                stream.out[0] = part[count:]
-            if size >= _MOST_WRITTEN:
-                self._write_all(frames, size)
-                frames, size = list[Any](), 0
-        if not stream.out and stream.trailers is not None:
-            end = frame(HEADERS, END_HEADERS | END_STREAM, number, stream.trailers)
-            if not stream.ended:  # the rest of the request is not wanted (section 8.1)
-                end += reset_frame(number, ErrorCode.NO_ERROR)
-            self._write_all([*frames, end], size + len(end))
-            self._forget(number)
-        elif size:
-            self._write_all(frames, size)
-
-    def _write_all(self, frames: list[Any], size: int) -> None:
-        if self.transport.is_closing():
-            return
-        self._written += size
-        if size <= WINDOW_BYTES:
-            self.transport.write(b"".join(frames))
-        else:
-            self.transport.writelines(frames)
-        self._make_progress()
-
-    def _flush_all(self) -> None:
-        for number, stream in [*self.streams.items()]:
-            if stream.out:
-                self._flush(stream, number)
-        self._make_progress()
-
-    def _forget(self, number: int) -> Stream | None:
-        stream = self.streams.pop(number, None)
-        if stream is not None:
-            stream.out.clear()
-        if not self.streams:
-            self._idle_since = self.shared.loop.time()
-            if self.shared.draining:
-                self.transport.close()
-        self._make_progress()
-        return stream
-
-    async def progress(self) -> None:
-        """Wait until something was sent, or a request has ended."""
-        if self._progress is None:
-            self._progress = self.shared.loop.create_future()
-        await asyncio.shield(self._progress)
-
-    def _make_progress(self) -> None:
-        if self._progress is not None:
-            self._progress.set_result(None)
-            self._progress = None
+    # ---- its end -----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Close when the requests are answered that have begun; those that wait for their bodies are ended."""

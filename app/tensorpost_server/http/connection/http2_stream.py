@@ -1,65 +1,62 @@
-"""A request of HTTP/2 and its response, as the application sees them."""
+"""Requests of HTTP/2 and their responses, as the application sees them, and what a connection sends for them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from .call_slots import CallSlots
-from .frames import LARGEST_WINDOW, WINDOW_BYTES, window_frame
-from .timeouts import ConnectionLimits
+from .connection_budget import ConnectionBudget
+from .frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_BYTES,
+    HEADERS,
+    LARGEST_WINDOW,
+    SMALLEST_FRAME_BYTES,
+    WINDOW_BYTES,
+    ErrorCode,
+    frame,
+    frame_head,
+    reset_frame,
+    window_frame,
+)
+from .request_turns import RequestTurns
+from .timeouts import ConnectionLimits, ConnectionMonitor
+
+MOST_STREAMS = 128
+"""Requests of one connection at a time; RFC 9113 advises 100 or more."""
+MOST_EMPTY_FRAMES = 1000.0
+"""Frames that carry nothing which a connection may send at once."""
+MOST_WRITTEN = 256 << 10
+"""Bytes that are written before it is seen whether the caller reads."""
 
 
-class SharedLimits(Protocol):
-    """What the connections of a server share, as far as a stream needs it.
+class Http2Shared:
+    """What the connections of one server share.
 
-    Attributes:
-        limits: times and rates.
+    Args:
+        limits: times and rates, and the number of connections.
+        keep_alive_seconds: how long a connection without requests stays open.
         idle_seconds: how long a request may wait for its body, or for the next part of it.
+        handle: answers a request; called in a task of its own.
         loop: the event loop.
     """
 
-    limits: ConnectionLimits
-    idle_seconds: float
-    loop: asyncio.AbstractEventLoop
-
-
-class StreamConnection(Protocol):
-    """The connection of a stream, as far as the stream and the application need it.
-
-    Attributes:
-        peer: the address and port of the peer; None for a Unix socket.
-        health_only: whether it may ask for health only.
-        streams: its requests by their numbers.
-        slots: the places of calls that compute.
-    """
-
-    peer: tuple[str, int] | None
-    health_only: bool
-    streams: dict[int, Stream]
-    slots: CallSlots
-
-    @property
-    def shared(self) -> SharedLimits:
-        """What all connections of the server share."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Write frames."""
-        ...
-
-    def respond(
-        self, stream: Stream, number: int, head: bytes | None, parts: Sequence[bytes | memoryview],
-        trailers: bytes | None,
+    def __init__(
+        self, limits: ConnectionLimits, keep_alive_seconds: float, idle_seconds: float,
+        handle: Callable[[Stream], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """Send what `Stream.respond` is given."""
-        ...
-
-    async def progress(self) -> None:
-        """Wait until something was sent."""
-        ...
+        self.limits, self.handle, self.loop = limits, handle, loop
+        self.keep_alive_seconds, self.idle_seconds = keep_alive_seconds, idle_seconds
+        self.connections = set[Any]()
+        self.budget = ConnectionBudget(limits.connections, limits.connections_per_address)
+        self.monitor = ConnectionMonitor(self.connections, self.budget, loop, limits.interval)
+        self.turns = RequestTurns(loop)
+        self.draining = False
 
 
 class StreamEnded(Exception):
@@ -185,7 +182,7 @@ class Stream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def check(self, now: float, shared: SharedLimits) -> None:
+    def check(self, now: float, shared: Http2Shared) -> None:
         """Fail if the body comes too slowly."""
         if self._waiter is None:
             return
@@ -209,3 +206,118 @@ class Stream:
         """Wait until the caller has taken what was sent, but for what the system and the transport hold."""
         while self.out and self._id in self.connection.streams:
             await self.connection.progress()
+
+
+class StreamConnection:
+    """What a connection sends, and what its streams know of it: frames go as far as windows and the transport let them.
+
+    Args:
+        shared: what all connections share.
+
+    Attributes:
+        shared: what all connections share.
+        peer: the caller's address and port; None on a Unix socket.
+        health_only: whether there was no room for it, so that it may ask for health only.
+        streams: its requests that are not answered, by number.
+        slots: which of them are computed.
+        transport: the connection's transport.
+    """
+
+    def __init__(self, shared: Http2Shared) -> None:
+        self.shared = shared
+        self.peer: tuple[str, int] | None = None
+        self.health_only = False
+        self.streams = dict[int, Stream]()
+        self.slots = CallSlots(shared.loop, MOST_STREAMS)
+        self.transport = cast("asyncio.Transport", None)
+        self._send_window = self._initial_window = WINDOW_BYTES
+        self._largest_frame = SMALLEST_FRAME_BYTES
+        self._credit = MOST_EMPTY_FRAMES
+        self._writable = True
+        self._written = 0
+        self._idle_since = shared.loop.time()
+        self._progress: asyncio.Future[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send frames that are not held back by windows."""
+        if not self.transport.is_closing():
+            self._written += len(data)
+            self.transport.write(data)
+
+    def respond(
+        self, stream: Stream, number: int, head: bytes | None, parts: Sequence[bytes | memoryview],
+        trailers: bytes | None,
+    ) -> None:  # fmt: skip
+        if self.streams.get(number) is not stream:
+            return
+        stream.out.extend([memoryview(part) for part in parts if len(part)])
+        stream.trailers = trailers
+        self._flush(stream, number, b"" if head is None else frame(HEADERS, END_HEADERS, number, head))
+        self.slots.adapt(is_sent=not stream.out)
+
+    def _flush(self, stream: Stream, number: int, begin: bytes = b"") -> None:
+        """Send what the windows and the transport let through."""
+        frames, size = [begin], len(begin)
+        while stream.out and (room := min(self._send_window, stream.send_window, self._largest_frame)) > 0:
+            if not self._writable:
+                break
+            part = stream.out[0]
+            count = min(len(part), room)
+            frames += [frame_head(count, DATA, 0, number), part[:count]]
+            size += HEAD_BYTES + count
+            self._send_window -= count
+            stream.send_window -= count
+            self._credit += 2  # for the windows that it opens, its own and the connection's
+            if count == len(part):
+                stream.out.popleft()
+            else:
+                stream.out[0] = part[count:]
+            if size >= MOST_WRITTEN:
+                self._write_all(frames, size)
+                frames, size = list[Any](), 0
+        if not stream.out and stream.trailers is not None:
+            end = frame(HEADERS, END_HEADERS | END_STREAM, number, stream.trailers)
+            if not stream.ended:  # the rest of the request is not wanted (section 8.1)
+                end += reset_frame(number, ErrorCode.NO_ERROR)
+            self._write_all([*frames, end], size + len(end))
+            self._forget(number)
+        elif size:
+            self._write_all(frames, size)
+
+    def _write_all(self, frames: list[Any], size: int) -> None:
+        if self.transport.is_closing():
+            return
+        self._written += size
+        if size <= WINDOW_BYTES:
+            self.transport.write(b"".join(frames))
+        else:
+            self.transport.writelines(frames)
+        self._make_progress()
+
+    def _flush_all(self) -> None:
+        for number, stream in [*self.streams.items()]:
+            if stream.out:
+                self._flush(stream, number)
+        self._make_progress()
+
+    def _forget(self, number: int) -> Stream | None:
+        stream = self.streams.pop(number, None)
+        if stream is not None:
+            stream.out.clear()
+        if not self.streams:
+            self._idle_since = self.shared.loop.time()
+            if self.shared.draining:
+                self.transport.close()
+        self._make_progress()
+        return stream
+
+    async def progress(self) -> None:
+        """Wait until something was sent, or a request has ended."""
+        if self._progress is None:
+            self._progress = self.shared.loop.create_future()
+        await asyncio.shield(self._progress)
+
+    def _make_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.set_result(None)
+            self._progress = None

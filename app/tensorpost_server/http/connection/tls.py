@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorpost.values.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
-
-Loaded = TypeVar("Loaded")
 
 _log = logging.getLogger(__name__)
 
@@ -43,55 +40,14 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-class CertificateFiles:
-    """The files of the server's certificate, loaded again when they have changed.
-
-    Args:
-        settings: the settings, which name the files.
-        taken: what is said in the log when new files were loaded: "new connections get".
-    """
-
-    def __init__(self, settings: Settings, taken: str) -> None:
-        self._settings, self._taken = settings, taken
-        self._state = self._look()
-        self._said: tuple[object, str] | None = None
-
-    def reload(self, load: Callable[[], Loaded]) -> Loaded | None:
-        """What is loaded from them, if they have changed. Files that cannot be used are logged once, and tried again.
-
-        Args:
-            load: loads them; the certificate and the key belong together when it is called.
-        """
-        state = self._look()
-        if state == self._state:
-            return None
-        try:
-            _context(self._settings)  # first on another context: half of a pair would spoil the one in use
-            loaded = load()
-        except (InvalidParameter, OSError) as error:
-            if self._said != (state, str(error)):
-                self._said = state, str(error)
-                _log.error("the certificate has changed and cannot be used, so the one from before stays: %s", error)
-            return None
-        self._state = state
-        _log.warning("the certificate has changed: %s %s", self._taken, self._settings.tls_certificate)
-        return loaded
-
-    def _look(self) -> tuple[object, ...]:
-        """What changes with the files' content."""
-        # Not the issuers of callers: OpenSSL can add some to a context, but take none away.
-        files = (self._settings.tls_certificate, self._settings.tls_key)
-        return tuple([_state(path) for path in files if path is not None])
-
-
 class TlsFiles:
-    """The certificate of the context that the server listens with.
+    """The certificate of the context that the server listens with; its files are loaded again when they have changed.
 
     Args:
         settings: the settings, which name the files.
         context: the context that the server listens with. ALPN and the lowest version of TLS are set here, too.
         protocol: the protocol's name in ALPN.
-        taken: see `CertificateFiles`.
+        taken: what is said in the log when new files were loaded.
 
     Attributes:
         context: the context.
@@ -104,18 +60,34 @@ class TlsFiles:
         protocol: str = "http/1.1",
         taken: str = "new connections get",
     ) -> None:
-        self._settings, self.context = settings, context
+        self._settings, self.context, self._taken = settings, context, taken
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9325, section 3.1.1
         context.set_alpn_protocols([protocol])  # RFC 7301
-        self._files = CertificateFiles(settings, taken)
+        self._state = self._look()
+        self._said: tuple[object, str] | None = None
 
     def reload_if_changed(self) -> None:
-        """Load the files if one has changed. Where they cannot be used, the certificate from before stays."""
-        self._files.reload(self._load)
+        """Load the files if one has changed. Those that cannot be used are logged once, and tried again."""
+        state, settings = self._look(), self._settings
+        if state == self._state:
+            return
+        assert settings.tls_certificate is not None
+        try:
+            _context(settings)  # first on another context: half of a pair would spoil the one in use
+            self.context.load_cert_chain(settings.tls_certificate, settings.tls_key, _no_password)
+        except (InvalidParameter, OSError) as error:
+            if self._said != (state, str(error)):
+                self._said = state, str(error)
+                _log.error("the certificate has changed and cannot be used, so the one from before stays: %s", error)
+            return
+        self._state = state
+        _log.warning("the certificate has changed: %s %s", self._taken, settings.tls_certificate)
 
-    def _load(self) -> None:
-        assert self._settings.tls_certificate is not None
-        self.context.load_cert_chain(self._settings.tls_certificate, self._settings.tls_key, _no_password)
+    def _look(self) -> tuple[object, ...]:
+        """What changes with the files' content."""
+        # Not the issuers of callers: OpenSSL can add some to a context, but take none away.
+        files = (self._settings.tls_certificate, self._settings.tls_key)
+        return tuple([_state(path) for path in files if path is not None])
 
 
 def grpc_files(settings: Settings) -> TlsFiles | None:
@@ -133,10 +105,10 @@ def grpc_files(settings: Settings) -> TlsFiles | None:
 
 def _state(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.stat()
+        about = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def _no_password() -> str:

@@ -1,8 +1,9 @@
 """The OpenAPI document: a path for each operator, with its query parameters, its JSON body and an example that works.
 
 FastAPI's document has one path for all operators; here it is replaced by theirs. Names are chosen for generators of
-clients: `run_tile`, `run_onnx_Tile`, `TileCall`. `openapi_examples.json` has a call of each operator; it is written by
-`python -m tests.support.docs_tables` from the test vectors.
+clients: `run_tile`, `run_onnx_Tile`, `TileCall`. `openapi_components.json` has what all paths share, and
+`openapi_examples.json` a call of each operator; it is written by `python -m tests.support.docs_tables` from the test
+vectors.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..media_types import MediaType
 from ..raw_tensor import DTYPE_FIELD, SHAPE_FIELD
 
 EXAMPLES = Path(__file__).with_name("openapi_examples.json")
+_COMPONENTS = Path(__file__).with_name("openapi_components.json")
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPERATORS_PATH, _ONNX_PATH = "/v1/operators/{operator}", "/v1/onnx/{op_type}"
@@ -54,7 +56,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     paths: dict[str, Any] = {path: dict(item) for path, item in document["paths"].items()}
     del paths[_OPERATORS_PATH]["post"], paths[_ONNX_PATH]
-    schemas: dict[str, Any] = dict(_SCHEMAS)
+    schemas, responses = _own_components()
     for cls in OPERATORS:
         name = _component_name(cls.operator_type)
         schemas[f"{name}Desc"], parameters = _descriptor(cls, schemas)
@@ -120,9 +122,24 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         **document.get("components", {}),
         "schemas": {**document.get("components", {}).get("schemas", {}), **schemas},
         "parameters": _shared_parameters(),
-        "responses": {"Result": _RESULT, "Problem": _PROBLEM},
+        "responses": responses,
     }
     return {**document, "paths": paths, "components": components}
+
+
+def _own_components() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schemas and responses of `openapi_components.json`, completed by the types and forms that there are."""
+    components = json.loads(_COMPONENTS.read_text(encoding="utf-8"))
+    schemas, responses = components["schemas"], components["responses"]
+    schemas["JsonTensor"]["properties"]["dtype"]["enum"] = [row.safetensors for row in DATA_TYPES if row.safetensors]
+    schemas["TensorDesc"]["properties"]["DataType"]["enum"] = [each.name for each in TensorDataType if each]
+    responses["Result"]["content"] = {MediaType.JSON.value: {"schema": _ref("schemas", "JsonResult")}, **_binary()}
+    return schemas, responses
+
+
+def _binary() -> dict[str, Any]:
+    """Bodies of every media type but JSON."""
+    return {each.value: {"schema": _BINARY} for each in MediaType if each is not MediaType.JSON}
 
 
 def _line(name: str, summary: str) -> str:
@@ -222,12 +239,11 @@ def _operation(
 ) -> dict[str, Any]:  # fmt: skip
     json_content: dict[str, Any] = {"schema": _ref("schemas", f"{name}Call")}
     example = _examples().get(path)
-    binary = {each.value: {"schema": _BINARY} for each in MediaType if each is not MediaType.JSON}
     if example is not None:
         json_content["example"] = example
-        content = {MediaType.JSON.value: json_content, **binary}  # pages show the first, filled with its example
+        content = {MediaType.JSON.value: json_content, **_binary()}  # pages show the first, filled with its example
     else:
-        content = {**binary, MediaType.JSON.value: json_content}
+        content = {**_binary(), MediaType.JSON.value: json_content}
     return {
         "post": {
             "operationId": operation_id,
@@ -244,106 +260,3 @@ def _operation(
 @cache
 def _examples() -> Mapping[str, Any]:
     return json.loads(EXAMPLES.read_text(encoding="utf-8"))
-
-
-_SCHEMAS: Mapping[str, Any] = {
-    "JsonTensor": {
-        "type": "object",
-        "description": "A tensor as numbers; data is nested like the shape, or flat, as it is in answers.",
-        "required": ["dtype", "shape", "data"],
-        "properties": {
-            "dtype": {"type": "string", "enum": [row.safetensors for row in DATA_TYPES if row.safetensors]},
-            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-            "data": {"type": "array", "items": {}},
-        },
-    },
-    "JsonResult": {
-        "type": "object",
-        "required": ["tensors", "op", "backend", "device"],
-        "properties": {
-            "tensors": {"type": "object", "additionalProperties": _ref("schemas", "JsonTensor")},
-            "op": {"type": "object"},
-            "backend": {"type": "string"},
-            "device": {"type": "string"},
-            "id": {"type": "string"},
-        },
-    },
-    "TensorDesc": {
-        "type": "object",
-        "description": "DML_BUFFER_TENSOR_DESC; an input's may be left out, and an output's where it follows.",
-        "required": ["DataType", "Sizes"],
-        "properties": {
-            "DataType": {"type": "string", "enum": [each.name for each in TensorDataType if each]},
-            "Flags": {"type": "string", "enum": ["NONE", "OWNED_BY_DML"]},
-            "Sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 8},
-            "DimensionCount": {"type": "integer"},
-            "Strides": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 8},
-            "TotalTensorSizeInBytes": {"type": "integer"},
-            "GuaranteedBaseOffsetAlignment": {"type": "integer"},
-        },
-    },
-    "ScaleBias": {
-        "type": "object",
-        "required": ["Scale", "Bias"],
-        "properties": {"Scale": {"type": "number"}, "Bias": {"type": "number"}},
-    },
-    "Size2D": {
-        "type": "object",
-        "required": ["Width", "Height"],
-        "properties": {"Width": {"type": "integer"}, "Height": {"type": "integer"}},
-    },
-    "Problem": {
-        "type": "object",
-        "description": "What was wrong (RFC 9457).",
-        "required": ["type", "title", "status", "detail"],
-        "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "request_id": {"type": "string"},
-            "violations": {"type": "array", "items": _ref("schemas", "ProblemViolation")},
-        },
-    },
-    "ProblemViolation": {
-        "type": "object",
-        "required": ["code", "path", "message"],
-        "properties": {
-            "code": {"type": "string"},
-            "path": {"type": "string"},
-            "message": {"type": "string"},
-            "value": {},
-            "expected": {"type": "string"},
-            "source": {"type": "string"},
-        },
-    },
-}
-
-_RESULT = {
-    "description": "The output tensors, in the form of the request or as Accept says.",
-    "content": {
-        MediaType.JSON.value: {"schema": _ref("schemas", "JsonResult")},
-        **{each.value: {"schema": _BINARY} for each in MediaType if each is not MediaType.JSON},
-    },
-}
-_PROBLEM = {
-    "description": "What was wrong (RFC 9457).",
-    "content": {
-        "application/problem+json": {
-            "schema": _ref("schemas", "Problem"),
-            "example": {
-                "type": "urn:tensorpost:problem:invalid-descriptor",
-                "title": "The operator or tensor description breaks a rule",
-                "status": 422,
-                "detail": "parameter repeats[2]: every repeat must be larger than 0",
-                "violations": [
-                    {
-                        "code": "repeat-zero", "path": "$.desc.Repeats[2]",
-                        "message": "every repeat must be larger than 0", "value": 0, "expected": "at least 1",
-                        "source": "DML_TILE_OPERATOR_DESC",
-                    }
-                ],
-            },
-        }
-    },
-}  # fmt: skip

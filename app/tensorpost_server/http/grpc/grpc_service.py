@@ -8,7 +8,6 @@ callers whose connections are beyond the budget too.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import socket
@@ -26,8 +25,8 @@ from ...settings import setting_variable
 from ..bounded_cache import BoundedCache
 from ..caller_address import FORWARDED_FOR, network_of
 from ..connection.acceptor import Acceptor
-from ..connection.http2 import Http2Connection, Http2Shared
-from ..connection.http2_stream import Stream
+from ..connection.http2 import Http2Connection
+from ..connection.http2_stream import Http2Shared, Stream
 from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
@@ -39,6 +38,7 @@ from ..service import Service
 from .grpc_calls import GrpcCall, OpenCalls, Refused
 from .grpc_codec import GrpcCodec, length_prefix, parsed, split_message
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
+from .grpc_queries import QUERIES, model_path
 
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SMALL_MESSAGE_BYTES = 64 * 1024  # of a request that holds no tensors
@@ -52,11 +52,6 @@ _DRAIN_SECONDS = 5.0
 _PASSED_ON = (b"authorization", b"x-api-key", b"x-request-id", b"traceparent", b"forwarded", b"x-forwarded-for")
 _INFER_RESPONSE = 2  # number of the field
 _HEALTH = ("ServerLive", "ServerReady")
-_TYPES = (
-    "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",
-    "STRING", "BF16",
-)  # fmt: skip
-"""Triton's DataType by its number."""
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +157,7 @@ class GrpcServer:
         if name == "ModelStreamInfer":
             return self._stream
         request, response = [self._messages[kind] for kind in METHODS[name]]
-        answer: Callable[[Any, GrpcCall], Awaitable[dict[str, Any]]] = getattr(self, f"_{_snake(name)}")
+        query = QUERIES[name]
 
         async def ask(call: GrpcCall) -> None:
             data: bytes | memoryview | None = b""
@@ -170,8 +165,13 @@ class GrpcServer:
                 data = await call.read(_MOST_SMALL_MESSAGE_BYTES, "", self._slow(call))
             threads = self._service.parsing.for_caller(call.caller)
             message = await threads.run(len(data or b"") > INLINE_TEXT_BYTES, parsed, request, data or b"")
-            found = await answer(message, call)
-            call.answer([response(**found).SerializeToString()])
+            path = query.path if isinstance(query.path, str) else query.path(message)
+            if query.flag:
+                fields = {query.flag: await self._is(call, path)}
+            else:
+                document = None if query.document is None else query.document(message)
+                fields = query.fields(await self._json(call, query.method, path, document))
+            call.answer([response(**fields).SerializeToString()])
 
         return ask
 
@@ -323,6 +323,16 @@ class GrpcServer:
         text = b"".join((await self._ask(call, method, path, parts)).body)
         return json.loads(text) if text else {}
 
+    async def _is(self, call: GrpcCall, path: str) -> bool:
+        """Whether the answer to a question is 200."""
+        try:
+            await self._ask(call, "GET", path)
+        except Refused as refused:
+            if refused.status in ("UNAVAILABLE", "NOT_FOUND"):
+                return False
+            raise
+        return True
+
     # ---- inferences --------------------------------------------------------------------------------------------------
 
     async def _read(self, call: GrpcCall) -> bytes | memoryview | None:
@@ -351,7 +361,7 @@ class GrpcServer:
             self._reserve(call, _PARSED_BYTES * len(head))
         threads = self._service.parsing.for_caller(call.caller)
         message = await threads.run(large, parsed, self._messages["ModelInferRequest"], head)
-        path = f"{_model_path(message.model_name, message.model_version)}/infer"
+        path = f"{model_path(message.model_name, message.model_version)}/infer"
         fields = {JSON_LENGTH: str(len(head)).encode()}
         codec = GrpcCodec(self._messages["ModelInferResponse"], message, [len(tensor) for tensor in raw])
         try:
@@ -387,93 +397,6 @@ class GrpcServer:
             await call.sent()
         call.end()
 
-    # ---- everything else ---------------------------------------------------------------------------------------------
-
-    async def _server_live(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return {"live": await self._is(call, "/v2/health/live")}
-
-    async def _server_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return {"ready": await self._is(call, "/v2/health/ready")}
-
-    async def _model_ready(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        path = f"{_model_path(message.name, message.version)}/ready"
-        return {"ready": await self._is(call, path)}
-
-    async def _is(self, call: GrpcCall, path: str) -> bool:
-        try:
-            await self._ask(call, "GET", path)
-        except Refused as refused:
-            if refused.status in ("UNAVAILABLE", "NOT_FOUND"):
-                return False
-            raise
-        return True
-
-    async def _server_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return await self._json(call, "GET", "/v2")
-
-    async def _model_metadata(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        path = _model_path(message.name, message.version)
-        return await self._json(call, "GET", path)
-
-    async def _model_config(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        config = await self._json(call, "GET", f"{_model_path(message.name, message.version)}/config")
-        for tensor in (*config["input"], *config["output"]):
-            tensor["data_type"] = _TYPES.index(tensor["data_type"].removeprefix("TYPE_"))
-        return {"config": config}
-
-    async def _model_statistics(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        path = f"{_model_path(message.name, message.version)}/stats" if message.name else "/v2/models/stats"
-        document = await self._json(call, "GET", path)
-        for entry in document["model_stats"]:
-            for name in ("response_stats", "batch_stats", "memory_usage"):
-                del entry[name]
-        return document
-
-    async def _repository_index(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return {"models": await self._json(call, "POST", "/v2/repository/index")}
-
-    async def _repository_model_load(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        document = {"parameters": dict.fromkeys(message.parameters, "")}
-        await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/load", document)
-        return {}
-
-    async def _repository_model_unload(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        await self._json(call, "POST", f"/v2/repository/models/{quote(message.model_name)}/unload", {})
-        return {}
-
-    async def _system_shared_memory_status(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        found = await self._json(call, "GET", f"{_region_path('system', message.name)}/status")
-        return {"regions": {entry["name"]: entry for entry in found}}
-
-    async def _system_shared_memory_register(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        document = {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
-        await self._json(call, "POST", f"{_region_path('system', message.name)}/register", document)
-        return {}
-
-    async def _system_shared_memory_unregister(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        await self._json(call, "POST", f"{_region_path('system', message.name)}/unregister", {})
-        return {}
-
-    async def _cuda_shared_memory_status(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        found = await self._json(call, "GET", f"{_region_path('cuda', message.name)}/status")
-        return {"regions": {entry["name"]: entry for entry in found}}
-
-    async def _cuda_shared_memory_register(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        handle = {"b64": base64.b64encode(message.raw_handle).decode()}
-        document = {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
-        await self._json(call, "POST", f"{_region_path('cuda', message.name)}/register", document)
-        return {}
-
-    async def _cuda_shared_memory_unregister(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        await self._json(call, "POST", f"{_region_path('cuda', message.name)}/unregister", {})
-        return {}
-
-    async def _trace_setting(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return await self._json(call, "GET", "/v2/trace/setting")
-
-    async def _log_settings(self, message: Any, call: GrpcCall) -> dict[str, Any]:
-        return await self._json(call, "GET", "/v2/logging")
-
 
 def _pieces(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """The parts of a long body, cut where too many bytes would be copied at a time."""
@@ -485,15 +408,3 @@ def _pieces(parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
 def _fields(lines: bytes) -> dict[bytes, bytes]:
     """The header fields that `field_lines` wrote."""
     return {name: value for name, _, value in [line.partition(b": ") for line in lines.split(b"\r\n")]}
-
-
-def _model_path(name: str, version: str) -> str:
-    return f"/v2/models/{quote(name, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
-
-
-def _region_path(kind: str, name: str) -> str:
-    return f"/v2/{kind}sharedmemory" + (f"/region/{quote(name, safe='')}" if name else "")
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -9,9 +9,11 @@ label are bounded: operators that there are, backends, statuses, stages and prob
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -40,73 +42,10 @@ class Metric(NamedTuple):
     help: str
 
 
-_CALL = ("operator", "backend")
-_DEVICE = ("backend", "device")
-
 METRICS: Mapping[str, Metric] = {
-    "tensorpost_requests_total": Metric(
-        "counter", (*_CALL, "status"),
-        "Requests that have ended. operator: none where no known operator was called; backend: none if "
-        "none was chosen; status: none if the caller left before there was one.",
-    ),
-    "tensorpost_request_seconds": Metric(
-        "histogram", _CALL, "From the head of a request to the end of its response, refusals included."
-    ),
-    "tensorpost_stage_seconds": Metric(
-        "histogram", ("stage", "backend"),
-        f"Seconds of each stage of a call: {', '.join(STAGES)}. compute ends with the first slice.",
-    ),
-    "tensorpost_received_bytes_total": Metric("counter", _CALL, "Bytes of request bodies of operator calls."),
-    "tensorpost_sent_bytes_total": Metric("counter", _CALL, "Bytes of response bodies."),
-    "tensorpost_slices_total": Metric(
-        "counter", _CALL, "Slices of outputs that were sent; a response that was sent whole is one."
-    ),
-    "tensorpost_refusals_total": Metric(
-        "counter", ("reason",), "Requests that were refused or failed, by problem code (docs/errors.md)."
-    ),
-    "tensorpost_cancellations_total": Metric(
-        "counter", (), "Requests whose caller closed the connection before the response was complete."
-    ),
-    "tensorpost_requests_in_flight": Metric("gauge", (), "Admitted calls that have not ended."),
-    "tensorpost_requests_limit": Metric("gauge", (), "Calls that may be in flight (TENSORPOST_MAX_REQUESTS)."),
-    "tensorpost_memory_reserved_bytes": Metric("gauge", (), "Memory that calls in flight have reserved."),
-    "tensorpost_memory_limit_bytes": Metric(
-        "gauge", (), "Memory that all calls in flight may reserve (TENSORPOST_MEMORY_BYTES)."
-    ),
-    "tensorpost_buffer_pool_lent_bytes": Metric("gauge", (), "Large buffers in use."),
-    "tensorpost_buffer_pool_kept_bytes": Metric("gauge", (), "Large buffers kept for the next call."),
-    "tensorpost_buffer_pool_reused_total": Metric("counter", (), "Large buffers that were used again."),
-    "tensorpost_ready": Metric("gauge", (), "1 if requests are served, else 0."),
-    "tensorpost_device_up": Metric("gauge", _DEVICE, "1 if the device can be used; 0 if it failed for good."),
-    "tensorpost_device_queue_bytes": Metric("gauge", _DEVICE, "Input and output bytes of the calls in its queue."),
-    "tensorpost_device_busy_seconds": Metric(
-        "gauge", _DEVICE, "How long the longest call of the device that has not returned has been running."
-    ),
-    "tensorpost_device_memory_bytes": Metric("gauge", _DEVICE, "Memory of the device."),
-    "tensorpost_device_memory_limit_bytes": Metric("gauge", _DEVICE, "Memory that this server may take there."),
-    "tensorpost_device_memory_free_bytes": Metric("gauge", _DEVICE, "Memory that nobody uses there."),
-    "tensorpost_device_memory_held_bytes": Metric("gauge", _DEVICE, "Memory that this server holds there."),
-    "tensorpost_device_memory_used_bytes": Metric("gauge", _DEVICE, "Of that, what calls use now."),
-    "tensorpost_pinned_bytes": Metric("gauge", _DEVICE, "Page-locked host memory for the device."),
-    "tensorpost_pinned_used_bytes": Metric("gauge", _DEVICE, "Of that, what calls use now."),
-    "tensorpost_pinned_misses": Metric("gauge", _DEVICE, "Tensors that page-locked memory had no room for."),
-    "tensorpost_compiled_operators": Metric("gauge", _DEVICE, "Operators that are compiled for the device."),
-    "tensorpost_access_lines_dropped_total": Metric(
-        "counter", (), "Lines of the access log that were lost, because nobody read them fast enough."
-    ),
-    "tensorpost_library_processes": Metric(
-        "gauge", ("library",), "Processes of a library that computes or checks in processes of its own."
-    ),
-    "tensorpost_library_processes_ended_total": Metric(
-        "counter", ("library", "reason"),
-        "Such processes that ended. failed: by the library; killed: from outside, as by the system without memory; "
-        "timed_out: the call took too long; abandoned: nobody waited for the result; retired: it kept too much memory.",
-    ),
-    "tensorpost_traces_dropped_total": Metric(
-        "counter", (), "Requests whose spans were lost, because more ended than spans could be made of."
-    ),
-    "tensorpost_build_info": Metric("gauge", ("version", "python"), "Always 1."),
-}  # fmt: skip
+    name: Metric(row["kind"], tuple(row["labels"]), row["help"].format(stages=", ".join(STAGES)))
+    for name, row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+}
 """Every metric of ours by name, in the order in which they are written; process_* are prometheus-client's."""
 
 _FAMILIES: Mapping[str, type[MetricFamily]] = {

@@ -72,10 +72,10 @@ async def model_metadata(request: Request) -> JSONResponse:
 @router.get("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
 async def model_ready(request: Request) -> JSONResponse:
     """200 if they will; 503 while starting or draining."""
-    found, service = _model(request), service_of(request)
+    model, service = _model(request), service_of(request)
     if not service.ready:
         raise NotReady("the server is starting or stopping; try again")
-    return JSONResponse({"name": found.name, "ready": True})
+    return JSONResponse({"name": model.name, "ready": True})
 
 
 @router.get("/v2/models/{model}/config", summary="A model's configuration", openapi_extra=_MODEL)
@@ -138,10 +138,15 @@ async def not_offered(request: Request) -> Response:
 
 
 @router.get("/v2/systemsharedmemory/status", summary="List the regions of shared memory")
+@router.get("/v2/cudasharedmemory/status", name="cuda_region_status", summary="List the regions of CUDA shared memory")
 @router.get("/v2/systemsharedmemory/region/{region}/status", include_in_schema=False)
+@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
 async def region_status(request: Request) -> JSONResponse:
-    """The caller's own regions; none where shared memory is off."""
-    return _region_status(request, "system")
+    """The caller's own regions; none where shared memory of this kind is off."""
+    kind, regions, name = _region_kind(request), service_of(request).regions, request.path_params.get("region")
+    if not regions.enabled[kind] and name is None:
+        return JSONResponse([])
+    return JSONResponse(regions.status(name, _region_owner(request, kind), kind))
 
 
 @router.post(
@@ -157,20 +162,6 @@ async def register_region(request: Request) -> Response:
         request.path_params["region"], document.get("key"), document.get("offset"), document.get("byte_size"), owner
     )
     return Response()
-
-
-@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region", response_class=Response)
-@router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
-async def unregister_region(request: Request) -> Response:
-    """200, also for a region that there is not; what runs on it ends first."""
-    return _unregister_region(request, "system")
-
-
-@router.get("/v2/cudasharedmemory/status", summary="List the regions of CUDA shared memory")
-@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
-async def cuda_region_status(request: Request) -> JSONResponse:
-    """The caller's own regions; none where CUDA shared memory is off."""
-    return _region_status(request, "cuda")
 
 
 @router.post(
@@ -190,25 +181,25 @@ async def register_cuda_region(request: Request) -> Response:
     return Response()
 
 
-@router.post("/v2/cudasharedmemory/unregister", summary="Unregister every CUDA region", response_class=Response)
+@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region", response_class=Response)
+@router.post(
+    "/v2/cudasharedmemory/unregister",
+    name="unregister_cuda_region",
+    summary="Unregister every CUDA region",
+    response_class=Response,
+)
+@router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
 @router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
-async def unregister_cuda_region(request: Request) -> Response:
+async def unregister_region(request: Request) -> Response:
     """200, also for a region that there is not; what runs on it ends first."""
-    return _unregister_region(request, "cuda")
-
-
-def _region_status(request: Request, kind: RegionKind) -> JSONResponse:
-    regions, name = service_of(request).regions, request.path_params.get("region")
-    if not regions.enabled[kind] and name is None:
-        return JSONResponse([])
-    return JSONResponse(regions.status(name, _region_owner(request, kind), kind))
-
-
-def _unregister_region(request: Request, kind: RegionKind) -> Response:
-    regions = service_of(request).regions
+    kind, regions = _region_kind(request), service_of(request).regions
     if regions.enabled[kind]:
         regions.unregister(request.path_params.get("region"), _region_owner(request, kind), kind)
     return Response()
+
+
+def _region_kind(request: Request) -> RegionKind:
+    return "cuda" if request.scope["route"].path.startswith("/v2/cuda") else "system"
 
 
 def _region_owner(request: Request, kind: RegionKind) -> str:
