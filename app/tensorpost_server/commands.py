@@ -86,9 +86,11 @@ def serve(
     created = create_app(settings)
     app = GuardedApplication(created)
     inherited = inherited_socket()
-    if inherited is not None and (given := _given_address(chosen)):
+    if inherited is not None and (address_setting := _given_address(chosen)):
         inherited.close()
-        raise InvalidParameter(f"systemd passed a socket to listen on, and {given} says where to listen; drop one")
+        raise InvalidParameter(
+            f"systemd passed a socket to listen on, and {address_setting} says where to listen; drop one"
+        )
     with Listener(settings, inherited) as listener:
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
         if not address.startswith("unix:") and not is_loopback(address):
@@ -136,18 +138,18 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
     """The argument or variable that says where to listen; None if all is as by default."""
-    found = [f"--{name}" for name, value in arguments.items() if value is not None]
-    found += [setting_variable(name) for name, origin in origins().items() if name in arguments and origin != "default"]
-    return found[0] if found else None
+    names = [f"--{name}" for name, value in arguments.items() if value is not None]
+    names += [setting_variable(name) for name, origin in origins().items() if name in arguments and origin != "default"]
+    return names[0] if names else None
 
 
 def _is_loopback_host(host: str) -> bool:
     """Whether only this machine can reach what listens on the host, an address or a name of several ones."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:  # gRPC has resolvers of its own
         return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses)
 
 
 def _check_access_from_outside(settings: Settings, address: str) -> None:
@@ -290,10 +292,10 @@ def warmup_cuda(announce: Callable[[str], None]) -> dict[str, object]:
     begin = time.perf_counter()
     announce("compiling the cuda backend's kernels, unless they are there: some minutes")
     try:
-        folder, made = kernel_files.build()
+        folder, compiled = kernel_files.build()
     except CannotOpen as error:
         raise NoBackend(f"the backend 'cuda' cannot be made ready: {error}") from None
-    return {"folder": str(folder), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
+    return {"folder": str(folder), "compiled": compiled, "seconds": round(time.perf_counter() - begin, 1)}
 
 
 def add_key(

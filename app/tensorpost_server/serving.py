@@ -97,8 +97,8 @@ class ProtocolChoice:
     @property
     def loop_factory(self) -> str:
         """The event loop, for `uvicorn.Config(loop=...)`."""
-        own = sys.platform == "win32" and self.loop == "asyncio"
-        return "tensorpost_server.http.connection.windows_loop:event_loop" if own else self.loop
+        is_ours = sys.platform == "win32" and self.loop == "asyncio"
+        return "tensorpost_server.http.connection.windows_loop:event_loop" if is_ours else self.loop
 
     @property
     def words(self) -> str:
@@ -154,21 +154,17 @@ def inherited_socket() -> socket.socket | None:
         )
     try:
         os.set_inheritable(_FIRST_PASSED, False)
-        found = socket.socket(fileno=_FIRST_PASSED)
-        if found.type != socket.SOCK_STREAM or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            found.close()
+        inherited = socket.socket(fileno=_FIRST_PASSED)
+        if inherited.type != socket.SOCK_STREAM or not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            inherited.close()
             raise InvalidParameter("what systemd passed is not a listening socket; the socket unit needs ListenStream=")
     except OSError as error:
         raise InvalidParameter(f"the socket that systemd should have passed is none: {error.strerror}") from None
-    return found
+    return inherited
 
 
 class Listener:
     """A bound socket. Closing it removes the file of a Unix socket, unless the socket was passed to this process.
-
-    Args:
-        settings: where to listen.
-        inherited: a socket that was passed; None to bind one.
 
     Raises:
         InvalidParameter: the system refuses the address.
@@ -269,13 +265,7 @@ def is_loopback(address: str) -> bool:
 
 
 def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: str) -> uvicorn.Config:
-    """How uvicorn runs the application.
-
-    Args:
-        app: what it serves.
-        choice: the protocol and event loop.
-        log_level: the least important messages to show.
-    """
+    """How uvicorn runs the application."""
     settings = choice.settings
     return uvicorn.Config(
         app,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.fake_transport import FakeTransport, answers, connect
 
-from tensorpost_server.http.connection import counted_body, lingering_close
+from tensorpost_server.http.connection import direct_body, lingering_close
 from tensorpost_server.http.connection.connection_states import TRANSITIONS, Event, Reading
 from tensorpost_server.http.connection.protocol import DirectProtocol
 
@@ -26,10 +26,10 @@ SMALL = 32  # what counts as a large body here, so that byte by byte is affordab
 
 @pytest.fixture(scope="module", autouse=True)
 def large_bodies_are_small() -> Iterator[None]:
-    usual = counted_body.DIRECT_BYTES
-    counted_body.DIRECT_BYTES = SMALL
+    usual = direct_body.DIRECT_BYTES
+    direct_body.DIRECT_BYTES = SMALL
     yield
-    counted_body.DIRECT_BYTES = usual
+    direct_body.DIRECT_BYTES = usual
 
 
 @pytest.fixture(scope="module")
@@ -544,12 +544,12 @@ def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: py
 
     runner.run(run())
     begins = (Reading.IDLE, Event.REQUEST_BEGINS)
-    counted = [begins, (Reading.PARSED, Event.COUNTED_BODY)]
+    counted = [begins, (Reading.PARSED, Event.DIRECT_BODY)]
     answered = (Reading.PARSED, Event.ALL_ANSWERED)
     assert events == [
-        *counted, (Reading.COUNTED, Event.BODY_ENDS), answered,
+        *counted, (Reading.DIRECT, Event.BODY_ENDS), answered,
         begins, answered,
         begins, (Reading.PARSED, Event.REFUSE), (Reading.REFUSED, Event.LAST_RESPONSE),
-        *counted, (Reading.COUNTED, Event.LAST_RESPONSE),
+        *counted, (Reading.DIRECT, Event.LAST_RESPONSE),
     ]  # fmt: skip
     assert set(events) == set(TRANSITIONS)

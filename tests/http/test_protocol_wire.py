@@ -20,7 +20,7 @@ import pytest
 from tests.support.bodies_app import Serving, serve_bodies, sha
 from tests.support.http_app import PATIENCE, Wire, eventually, request_bytes
 
-from tensorpost_server.http.connection.counted_body import DIRECT_BYTES
+from tensorpost_server.http.connection.direct_body import DIRECT_BYTES
 from tensorpost_server.http.connection.protocol import DirectProtocol, protocol_class
 from tensorpost_server.http.connection.timeouts import ConnectionLimits
 

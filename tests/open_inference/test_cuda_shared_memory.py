@@ -181,7 +181,7 @@ def test_a_region_that_nobody_uses_is_dropped(server: Serving, cupy: FakeCupy, m
     assert asker.register("r", bytes([1] * 64), 1000) == (200, "")
     regions.sweep()
     assert len(asker.status()) == 1
-    monkeypatch.setattr(cuda_region, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(cuda_region, "UNUSED_SECONDS", 0.0)
     regions.sweep()
     assert asker.status() == []
     eventually(lambda: not +cupy.opened, "it is closed")

@@ -128,7 +128,7 @@ def test_a_client_that_is_killed_leaves_nothing(server: Serving, monkeypatch: py
     assert len(regions_of(server)) == 1
     server.service.regions.sweep()
     assert len(regions_of(server)) == 1, "it may only be idle"
-    monkeypatch.setattr(shared_memory, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(shared_memory, "UNLINKED_SECONDS", 0.0)
     server.service.regions.sweep()
     assert regions_of(server) == {}
 

@@ -19,9 +19,6 @@ class BoundedCache(dict[Key, Value], Generic[Key, Value]):
     """A dictionary that drops its oldest entry when it is full (first in, first out).
 
     A hit is a look-up in a dictionary; `cachetools` takes twice as long for it, because it keeps an order of use.
-
-    Args:
-        most_entries: 1 or more.
     """
 
     def __init__(self, most_entries: int) -> None:

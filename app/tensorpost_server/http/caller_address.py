@@ -57,23 +57,19 @@ class TrustedProxies:
         trusted proxy's. If all are, it is the first, the farthest. With `*`, it is the last. No list of more than
         17 addresses is read beyond its last 16.
 
-        Args:
-            peer: the address of the connection's peer; None on a Unix socket.
-            forwarded: the request's field `X-Forwarded-For`, its lines joined; None if it has none.
-
         Returns:
             The peer's if the peer is not trusted, if it forwards no address, or if anything but an address is met.
         """
         if forwarded is None or not self.trusts(peer):
             return peer
-        found: _Address | None = None
+        address: _Address | None = None
         # Of a longer list the first item holds commas, so it is no address.
         for item in reversed(forwarded.decode("latin-1").rsplit(",", _MOST_PROXIES)):
             parts = _ITEM.fullmatch(item.strip(" \t"))
-            found = None if parts is None else _parsed(parts[1] or parts[2] or parts[3])
-            if found is None or self._trusts_all or not self._is_proxy(found):
+            address = None if parts is None else _parsed(parts[1] or parts[2] or parts[3])
+            if address is None or self._trusts_all or not self._is_proxy(address):
                 break
-        return peer if found is None else str(found)
+        return peer if address is None else str(address)
 
     def set_client(self, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
         """Make the caller's address the client of an ASGI scope; its port is then unknown (0). May be repeated."""

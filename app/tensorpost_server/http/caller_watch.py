@@ -15,9 +15,6 @@ class CallerWatch:
     """Cancels the task of a request when its caller disconnects; a context manager around the work.
 
     Leaving it by this cancellation raises `ClientDisconnected`. A cancellation by anybody else stays one.
-
-    Args:
-        receive: the ASGI channel of the request.
     """
 
     __slots__ = ("_receive", "_task", "_waiting")

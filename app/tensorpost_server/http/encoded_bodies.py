@@ -44,13 +44,7 @@ def _refuse_too_large(size_in_bytes: int, settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A picture as the tensor 1, height, width, channels; or as `pixels` says.
-
-    Attributes:
-        name: the tensor's name.
-        image: the picture.
-        pixels: how its tensor lies.
-    """
+    """A picture as the tensor 1, height, width, channels; or as `pixels` says."""
 
     name: str
     image: EncodedImage
@@ -59,13 +53,6 @@ class Picture:
     @classmethod
     def read(cls, content: bytes, media_type: str, name: str, pixels: Pixels, settings: Settings) -> Picture:
         """Read a picture's head.
-
-        Args:
-            content: the body.
-            media_type: what Content-Type says.
-            name: the tensor's name.
-            pixels: how the tensor shall lie.
-            settings: the limits.
 
         Raises:
             InvalidFrame: it is not a picture of this media type, or broken.
@@ -77,10 +64,10 @@ class Picture:
                 f"the body is not what its Content-Type says; it is a {image.format} picture: send it with "
                 f"Content-Type image/{image.format.lower()}"
             )
-        found = cls(name, image, pixels)
-        ((_, row, shape),) = found.tensors
+        picture = cls(name, image, pixels)
+        ((_, row, shape),) = picture.tensors
         _refuse_too_large(row.item_size * int(np.prod(shape, dtype=object)), settings)
-        return found
+        return picture
 
     @property
     def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
@@ -112,13 +99,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Npz:
-    """What `numpy.savez` and `numpy.savez_compressed` write: a ZIP archive of npy files, a tensor each.
-
-    Attributes:
-        archive: opened for reading.
-        content_bytes: length of the archive, bytes.
-        heads: the members and their heads.
-    """
+    """What `numpy.savez` and `numpy.savez_compressed` write: a ZIP archive of npy files, a tensor each."""
 
     archive: zipfile.ZipFile
     content_bytes: int

@@ -165,13 +165,13 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
 
 def allowed_methods(request: Request) -> list[str]:
     """All methods of the path, none if there is nothing; the router's Allow header names those of one route only."""
-    found = [
+    routed = [
         method
         for method in _METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
-    also = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"} if found else set[str]()
-    return [method for method in _METHODS if method in {*found, *also}]
+    also = {"OPTIONS", "HEAD"} if "GET" in routed else {"OPTIONS"} if routed else set[str]()
+    return [method for method in _METHODS if method in {*routed, *also}]
 
 
 def answer_options(request: Request) -> Response:

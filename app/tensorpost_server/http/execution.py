@@ -16,6 +16,7 @@ from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBacken
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from .access.access_control import QUOTA, ByteQuota
+from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
@@ -27,7 +28,6 @@ from .connection.whole_messages import WholeMessages
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import FRAMING, Framing, content_length, wait_seconds
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
-from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .replay import Replay
 from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .response_sender import ResponseSender
@@ -44,14 +44,6 @@ _log = logging.getLogger(__name__)
 
 class Execution:
     """One request that computes something. It is a `ReadContext` for its wire.
-
-    Args:
-        service: the service of the application.
-        scope: the ASGI scope of the request, with its id.
-        fields: the header fields in it, by name.
-        wire: reads the request.
-        whole: the server's extension; None if it has none, or if middleware may want to see the messages.
-        observation: takes note of what becomes known.
 
     Attributes are those of `ReadContext`, and:
         sender: sends the answer; None before the body's length is known.
@@ -372,12 +364,14 @@ class Execution:
     async def _strings(self, prepared: PreparedCall, numbers: bytearray, sink: OpenSink | None) -> bytearray:
         """The strings that an output's numbers stand for, as `encode_strings` writes them; empty if a sink has them."""
         assert prepared.strings is not None
-        table, found = prepared.strings.table, np.frombuffer(numbers, np.int64)
-        size, most = table.total_bytes(found) + 4 * found.size, self.settings.max_output_bytes
+        table, indices = prepared.strings.table, np.frombuffer(numbers, np.int64)
+        size, most = table.total_bytes(indices) + 4 * indices.size, self.settings.max_output_bytes
         if size > most:
             raise LimitExceeded.of("the output", size, most, "TENSORPOST_MAX_OUTPUT_BYTES")
         self.reserve(JSON_BYTES_PER_TEXT_BYTE * size)
-        data = await self.parsing.run(found.size > INLINE_JSON_ELEMENTS, lambda: encode_strings(table.strings(found)))
+        data = await self.parsing.run(
+            indices.size > INLINE_JSON_ELEMENTS, lambda: encode_strings(table.strings(indices))
+        )
         if sink is None:
             return bytearray(data)
         await sink.write(memoryview(data), 0)
@@ -389,15 +383,15 @@ class Execution:
         """Where the worker's device puts the outputs; None if some are wanted elsewhere."""
         if not isinstance(worker.backend, SharingBackend) or prepared.plan.slices.has_gaps:
             return None
-        found: list[DeviceMemory | None] = []
+        targets: list[DeviceMemory | None] = []
         for slot, wanted, sink in zip(prepared.plan.outputs, prepared.answer.sinks, sinks, strict=True):
             if not wanted.wanted:
-                found.append(None)
+                targets.append(None)
             elif sink is None or sink.worker is not worker or wanted.is_text:
                 return None
             else:
-                found.append(sink.device_memory(slot.layout.size_in_bytes))
-        return found
+                targets.append(sink.device_memory(slot.layout.size_in_bytes))
+        return targets
 
     def _slices(
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],

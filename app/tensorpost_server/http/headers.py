@@ -32,9 +32,6 @@ def header_fields(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, byte
     make a value that no reader takes, so the request is refused instead of read in one of two ways.
 
     Source: RFC 9110, sections 5.2 and 5.3.
-
-    Args:
-        headers: ASGI's list of header fields, with names in lower case.
     """
     fields = dict(headers)
     if len(fields) != len(headers):
@@ -94,10 +91,6 @@ def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing
 def content_length(length: int | None, limit: int) -> int:
     """The length of a body that is not chunked, in bytes; its size is judged before any of it is read.
 
-    Args:
-        length: the length that `request_framing` has read; None if there is none.
-        limit: the setting `max_body_bytes`.
-
     Raises:
         LengthRequired: there is none (RFC 9110, section 8.6; 411).
         LimitExceeded: it is larger than the limit.
@@ -117,8 +110,8 @@ def wait_seconds(prefer: bytes | None) -> int | None:
 
     What cannot be understood is not a preference (RFC 7240, sections 2 and 4.3).
     """
-    found = None if prefer is None else _WAIT.search(prefer)
-    return None if found is None else int(found[1])
+    wait = None if prefer is None else _WAIT.search(prefer)
+    return None if wait is None else int(wait[1])
 
 
 def request_id(sent: bytes | None) -> str:

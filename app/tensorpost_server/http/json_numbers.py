@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 
-_BLOCK = 8192  # elements between two chances for other threads: 0.2 ms of float64, 0.6 of float32
+_ELEMENTS_AT_A_TIME = 8192  # elements between two chances for other threads: 0.2 ms of float64, 0.6 of float32
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
@@ -24,9 +24,6 @@ def json_numbers(array: NDArray[Any]) -> bytes:
 
     Floats have short decimals that read back to the same bits, even where a reader makes them float64 first. NaN and
     infinities are the words of JavaScript.
-
-    Args:
-        array: numbers or booleans, of any shape.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize == 2 and flat.dtype.kind not in "iu":  # float16 and bfloat16: many elements are the same
@@ -34,7 +31,7 @@ def json_numbers(array: NDArray[Any]) -> bytes:
         values = values.view(flat.dtype)
         short = np.array([float(str(value)) for value in values], np.float64)
         flat = _read_back(short, values)[places]
-    return b",".join([_block(flat[at : at + _BLOCK]) for at in range(0, flat.size, _BLOCK)])
+    return b",".join([_block(flat[at : at + _ELEMENTS_AT_A_TIME]) for at in range(0, flat.size, _ELEMENTS_AT_A_TIME)])
 
 
 def _block(flat: NDArray[Any]) -> bytes:

@@ -203,9 +203,9 @@ _FORM = "application/x-www-form-urlencoded"  # what curl says of a body unless i
 
 def _request_type(content_type: bytes | None, only: MediaType | None = None) -> MediaType:
     name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
-    found = _MEDIA_TYPES.get(name)
-    if found is not None and only in (None, found) and _is_here(found):
-        return found
+    media_type = _MEDIA_TYPES.get(name)
+    if media_type is not None and only in (None, media_type) and _is_here(media_type):
+        return media_type
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
     known = _known() if only is None else only.value
     hint = f", with curl by -H 'content-type: {known.partition(',')[0]}'" if name == _FORM else ""
@@ -245,5 +245,5 @@ def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str
     ranked = [entry for entry in ranked if entry[2] not in excluded]
     if not ranked:
         raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; accept {_known()}")
-    _, _, found, parameters = min(ranked, key=lambda entry: entry[:2])
-    return found, parameters
+    _, _, chosen, parameters = min(ranked, key=lambda entry: entry[:2])
+    return chosen, parameters

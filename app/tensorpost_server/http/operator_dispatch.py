@@ -39,10 +39,6 @@ class OperatorDispatch:
     that has ended to `Service.records`.
 
     Callers that `AccessControl` does not let in are refused.
-
-    Args:
-        app: the application inside.
-        service: the service of the application.
     """
 
     __slots__ = ("_app", "_browsers", "_service")

@@ -15,12 +15,7 @@ _MOST_DIGITS = 19  # of a size; more do not fit a signed 64-bit integer
 
 
 class RawTensor(NamedTuple):
-    """What the header fields say of a raw tensor, row-major and little-endian.
-
-    Attributes:
-        data_type: the row of its type.
-        shape: sizes; empty for a scalar.
-    """
+    """What the header fields say of a raw tensor, row-major and little-endian."""
 
     data_type: DataType
     shape: tuple[int, ...]

@@ -45,10 +45,6 @@ class Replay:
     def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.
 
-        Args:
-            body: the whole body, as long as the HTTP head says.
-            address: the peer's; None on a Unix socket.
-
         Returns:
             The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
             cannot be answered with 200 now; nothing has changed then, and the application has the right answer.

@@ -12,8 +12,8 @@ from tensorpost.bodies.frame import BodyWriter
 from tensorpost.values.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..settings import Settings
+from .background_threads import INLINE_TEXT_BYTES, CallerThreads
 from .connection.receive_into import ReceiveInto
-from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 
 JSON_MEMORY_FACTOR = 24
 """Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
@@ -55,12 +55,6 @@ class HeadCollector(Protocol):
 async def receive_chunked(receive: Receive, limit: int, timeout: float, reserve: Callable[[int], object]) -> bytearray:
     """Receive a body of unknown length whole, within the limit of any body. Memory is reserved as it grows.
 
-    Args:
-        receive: the ASGI channel.
-        limit: the setting `max_body_bytes`.
-        timeout: longest pause between two parts, seconds.
-        reserve: reserves a number of further bytes for the request.
-
     Raises:
         LimitExceeded: it is longer than the limit, or than the memory budget.
         TooBusy: the memory is not there now.
@@ -89,11 +83,6 @@ class RequestBody:
         timeout: longest pause between two parts, seconds.
         extension: the server's way to receive straight into memory; None if it has none.
         arrived: says how many bytes of the body have arrived, with the extension.
-
-    Attributes:
-        length: Content-Length in bytes.
-        received: bytes that have been received.
-        receive: the ASGI channel.
     """
 
     def __init__(
@@ -122,9 +111,6 @@ class RequestBody:
         """Some bytes, in whatever size they arrive, which stay unread; empty at the end of the body.
 
         With the server's extension they are few, so that little of what follows a head is copied twice.
-
-        Args:
-            most_bytes: how many to take at once with the extension.
 
         Raises:
             ClientDisconnected: the connection closed before the end.

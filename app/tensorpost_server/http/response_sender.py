@@ -23,14 +23,6 @@ def changing_field_lines(id_: str, stages: Stages) -> bytes:
 class ResponseSender:
     """Sends the response to one call.
 
-    Args:
-        send: the ASGI channel.
-        request_id: the request's id.
-        stages: the request's stages; `compute` is added here.
-        timeout: longest wait for the caller to take a part, seconds.
-        whole: the server's extension; None if it has none, or middleware may want to see the messages.
-        watch: cancels the request's task when its caller disconnects.
-
     Attributes:
         begun: whether the response has begun; from then on its status cannot change.
         complete: whether all of it was handed to the server.
@@ -76,10 +68,6 @@ class ResponseSender:
         """Send a body slice by slice.
 
         The first slice is computed before the status line is sent, so that a failure until then gets its own status.
-
-        Args:
-            head: complete, with Content-Length.
-            slices: the output.
 
         Raises:
             ClientDisconnected: the caller did not take a part in time.

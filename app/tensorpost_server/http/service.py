@@ -17,6 +17,7 @@ from tensorpost.values.problems import NotReady
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
+from .background_threads import BackgroundThreads
 from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies
 from .calls.prepared_call import CallKey, PreparedCall
@@ -27,7 +28,6 @@ from .observability.traces import Traces
 from .open_inference.models import ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
-from .parse_threads import ParseThreads
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -80,9 +80,9 @@ class Service:
     metrics: RequestMetrics | None = None
     traces: Traces | None = None
     records: RecordBatch | None = None
-    parsing: ParseThreads = field(default_factory=ParseThreads)
+    parsing: BackgroundThreads = field(default_factory=BackgroundThreads)
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
+    slow_threads: BackgroundThreads = field(default_factory=lambda: BackgroundThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
 

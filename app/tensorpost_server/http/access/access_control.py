@@ -52,10 +52,6 @@ class TokenBucket:
     """A quota of `per_minute` tokens, of which a whole minute's may be taken at once. It may be overdrawn.
 
     A request that takes more than there is begins if anything is left, and those after it wait until the debt is paid.
-
-    Args:
-        per_minute: 1 or more.
-        now: the time, seconds of a clock that never goes back.
     """
 
     __slots__ = ("_level", "_most", "_since")
@@ -64,17 +60,17 @@ class TokenBucket:
         self._most = self._level = float(per_minute)
         self._since = now
 
-    def wait(self, now: float, own: int = 0) -> float:
+    def wait(self, now: float, taken: int = 0) -> float:
         """Seconds until there is a token; 0 if there is one.
 
         Args:
             now: the time.
-            own: tokens that the request which asks has taken already; they do not keep it from going on.
+            taken: tokens that the request which asks has taken already; they do not keep it from going on.
         """
         rate = self._most / 60
         self._level = min(self._most, self._level + (now - self._since) * rate)
         self._since = now
-        return max(0.0, (1 - self._level - own) / rate)
+        return max(0.0, (1 - self._level - taken) / rate)
 
     def take(self, count: int) -> None:
         """Take tokens, also if there are fewer; give some back if the count is negative."""
@@ -127,10 +123,6 @@ class ByteQuota:
 
     A response's bytes are reserved before they are computed, so of any number of requests at once no more than one may
     exceed the quota. What it then takes differently is corrected.
-
-    Args:
-        grant: what the key allows.
-        bucket: its quota of bytes.
     """
 
     __slots__ = ("_bucket", "_grant", "_reserved", "_taken")
@@ -185,9 +177,6 @@ class AccessControl:
 
     Args:
         settings: `keys_file` and `jwks_file` say where the keys are; without both everybody may call.
-
-    Attributes:
-        anonymous: whether everybody may call.
     """
 
     __slots__ = ("_file", "_grants", "_settings", "_token_grants", "_tokens", "anonymous")
@@ -217,13 +206,6 @@ class AccessControl:
         self, scope: Scope, fields: Mapping[bytes, bytes], path: str, receive: Receive, send: Send
     ) -> tuple[Receive, Send]:
         """Let a request in, and name its caller in the scope, also if its key is known and it is refused.
-
-        Args:
-            scope: the ASGI scope of the request, with its `Framing`.
-            fields: the header fields in it, by name.
-            path: the path that the request is routed by.
-            receive: the ASGI channel of the request.
-            send: the ASGI channel of the response.
 
         Returns:
             The channels to go on with: they count bytes if the key has a quota of them.

@@ -25,11 +25,7 @@ _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 
 class BrowserRequests:
-    """Decides by Host and Origin whether a request is let in.
-
-    Args:
-        settings: `allowed_hosts` and `allowed_origins`.
-    """
+    """Decides by Host and Origin whether a request is let in."""
 
     def __init__(self, settings: Settings) -> None:
         hosts = settings.allowed_hosts
@@ -59,11 +55,7 @@ class BrowserRequests:
             )
 
     def foreign_origin(self, fields: Mapping[bytes, bytes]) -> str | None:
-        """The origin of the page that made a request, if it is another one than the Host's; None of other requests.
-
-        Args:
-            fields: header fields of a request that `check` let in.
-        """
+        """The origin of the page that made a request, if it is another one than the Host's; None of other requests."""
         origin = fields.get(b"origin")
         if origin is None:
             return None

@@ -28,12 +28,7 @@ def is_preflight(method: str, fields: Mapping[bytes, bytes]) -> bool:
 
 
 def preflight_response(fields: Mapping[bytes, bytes], methods: str) -> Response:
-    """The answer to that question, for an origin that is allowed.
-
-    Args:
-        fields: the header fields of the request.
-        methods: the methods that the path has.
-    """
+    """The answer to that question, for an origin that is allowed."""
     headers = {"Access-Control-Allow-Methods": methods, "Access-Control-Max-Age": _MAX_AGE}
     wanted = fields.get(b"access-control-request-headers", b"").decode("latin-1")
     if _FIELD_NAMES.fullmatch(wanted):

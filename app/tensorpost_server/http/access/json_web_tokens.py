@@ -81,12 +81,6 @@ class Token:
 class TokenReader:
     """Checks tokens by the issuer's keys, which are read again when their file has changed.
 
-    Args:
-        path: path of the JWKS file.
-        issuer: the issuer that tokens must name as `iss`.
-        audience: the audience that tokens must have among `aud`.
-        prefix: what our scopes begin with in a token.
-
     Raises:
         InvalidParameter: PyJWT or cryptography is not installed.
     """
@@ -111,13 +105,13 @@ class TokenReader:
         Raises:
             InvalidParameter: a setting is missing beside others, or a package.
         """
-        found = {name: getattr(settings, name) for name in ("jwks_file", "jwt_issuer", "jwt_audience")}
-        missing = [setting_variable(name) for name, value in found.items() if not value]
-        if len(missing) == len(found):
+        values = {name: getattr(settings, name) for name in ("jwks_file", "jwt_issuer", "jwt_audience")}
+        missing = [setting_variable(name) for name, value in values.items() if not value]
+        if len(missing) == len(values):
             return None
         if missing:
             raise InvalidParameter(f"tokens need {' and '.join(missing)} too: file, issuer and audience go together")
-        path, issuer, audience = found.values()
+        path, issuer, audience = values.values()
         return cls(path, issuer, audience, settings.jwt_scope_prefix)
 
     def open(self) -> None:
@@ -129,11 +123,7 @@ class TokenReader:
         self._keys = self._file.read()
 
     def has_changed(self, now: float) -> bool:
-        """Whether other keys hold from now on, so that a token that was valid may not be valid any more.
-
-        Args:
-            now: the time, seconds of a clock that never goes back.
-        """
+        """Whether other keys hold from now on, so that a token that was valid may not be valid any more."""
         keys = self._file.changed(now)
         if keys is None:
             return False
@@ -184,14 +174,14 @@ class TokenReader:
 
     def _key(self, id_: object) -> IssuerKey:
         """The key that a token names; the only one there is, if it names none."""
-        found = [key for key in self._keys if key.id == id_] if id_ is not None else [*self._keys]
-        if len(found) != 1:
+        keys = [key for key in self._keys if key.id == id_] if id_ is not None else [*self._keys]
+        if len(keys) != 1:
             raise InvalidToken(
                 "the token is signed by a key that is not in the file of this server (kid)"
                 if id_ is not None
                 else "the token does not say which key it is signed by (kid)"
             )
-        return found[0]
+        return keys[0]
 
     def _scopes(self, claims: Mapping[str, Any]) -> tuple[KeyScope, ...]:
         """Ours among the claims `scope` (RFC 8693, section 4.2) and `scp`, each a list or a text with spaces."""

@@ -24,10 +24,6 @@ _log = logging.getLogger(__name__)
 def read_trusted(path: Path, kind: str) -> bytes:
     """The bytes of a file that nobody but its owner and group may write to.
 
-    Args:
-        path: path of the file.
-        kind: what it is, for messages: "keys file".
-
     Raises:
         FileNotFoundError: there is no such file.
         InvalidParameter: it is not a file, it cannot be read, others may write to it, or it is too large.
@@ -96,11 +92,7 @@ class WatchedFile(Generic[Content]):
             raise InvalidParameter(f"there is no {self._kind} {self.path}{self._hint}") from None
 
     def changed(self, now: float) -> Content | None:
-        """The keys in it, if it has changed. It is looked at once a second at most.
-
-        Args:
-            now: the time, seconds of a clock that never goes back.
-        """
+        """The keys in it, if it has changed. It is looked at once a second at most."""
         if now < self._next_look:
             return None
         self._next_look = now + SECONDS_BETWEEN_LOOKS
@@ -126,7 +118,7 @@ class WatchedFile(Generic[Content]):
     def _look(self) -> tuple[int, ...] | None:
         """What changes with the file's content; None if there is no file."""
         try:
-            found = self.path.stat()
+            about = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
+        return about.st_mtime_ns, about.st_size, about.st_ino, about.st_ctime_ns

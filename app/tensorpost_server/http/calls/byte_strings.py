@@ -17,7 +17,7 @@ def decode_strings(data: bytes | memoryview, count: int, name: str) -> list[byte
     Raises:
         BodyMismatch: there are more or fewer than `count`, or the last one is cut off.
     """
-    raw, found, at = bytes(data), list[bytes](), 0
+    raw, elements, at = bytes(data), list[bytes](), 0
     for index in range(count):
         if at + 4 > len(raw):
             raise _mismatch(name, f"ends before element {index} of {count}")
@@ -25,11 +25,11 @@ def decode_strings(data: bytes | memoryview, count: int, name: str) -> list[byte
         at += 4
         if at + length > len(raw):
             raise _mismatch(name, f"ends within element {index}, of {length:,} bytes")
-        found.append(raw[at : at + length])
+        elements.append(raw[at : at + length])
         at += length
     if at != len(raw):
         raise _mismatch(name, f"has {len(raw) - at:,} bytes after its {count} elements")
-    return found
+    return elements
 
 
 def encode_strings(elements: Sequence[bytes]) -> bytes:

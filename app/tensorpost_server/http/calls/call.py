@@ -91,7 +91,6 @@ class Encoded(Protocol):
         Raises:
             InvalidFrame: the body is broken.
         """
-        ...
 
 
 class DeviceSource(Protocol):
@@ -109,7 +108,6 @@ class DeviceSource(Protocol):
 
     async def read_into(self, target: memoryview) -> None:
         """Copy them to host memory of the same length."""
-        ...
 
 
 class OpenSink(Protocol):
@@ -130,7 +128,6 @@ class OpenSink(Protocol):
         Raises:
             InvalidRequest: they do not lie in it.
         """
-        ...
 
 
 class Sink(NamedTuple):
@@ -173,17 +170,7 @@ def prepared_head(
     plan: Plan, worker: Worker, content_type: str, body_head: bytes, length: int, *,
     inline: bool, fields: tuple[tuple[bytes, bytes], ...] = (),
 ) -> PreparedHead:  # fmt: skip
-    """The head of an answer 200.
-
-    Args:
-        plan: what is computed.
-        worker: the worker that computes it.
-        content_type: the media type.
-        body_head: the bytes of the body before its tensors.
-        length: bytes of the whole body.
-        inline: see `PreparedHead`.
-        fields: further header fields.
-    """
+    """The head of an answer 200."""
     backend = worker.computed_by(plan)
     headers = (
         (b"content-type", content_type.encode()),
@@ -221,7 +208,6 @@ class Answer(Protocol):
             LimitExceeded: they are above a limit of this kind of answer.
             NotAcceptable: it holds no such tensors.
         """
-        ...
 
     def json_elements(self, plan: Plan) -> int:
         """Elements that are written as JSON."""

@@ -29,14 +29,7 @@ _ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an
 
 
 class RequestKey(NamedTuple):
-    """What the HTTP head of a request says about the call.
-
-    Attributes:
-        wire: see `Wire.key`.
-        format: the media types of request and answer.
-        query: the query string, undecoded.
-        body_bytes: Content-Length.
-    """
+    """What the HTTP head of a request says about the call."""
 
     wire: Hashable
     format: CallFormat
@@ -79,13 +72,7 @@ class PreparedCall:
     def respond_now(
         self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead
     ) -> tuple[PreparedHead, bytes]:
-        """The answer, computed on the caller's thread.
-
-        Args:
-            worker: the worker that computes it.
-            inputs: bytes of the plan's inputs.
-            head: this worker's of `heads`, which is inline.
-        """
+        """The answer, computed on the caller's thread."""
         if self.answer.streams:
             return head, worker.run_now(self.plan, inputs, head.body_head)
         data, outputs = worker.run_now(self.plan, inputs), list[bytes]()
@@ -138,15 +125,7 @@ def _check_limits(plan: Plan, settings: Settings) -> None:
 
 
 def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
-    """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`).
-
-    Args:
-        plan: what is computed.
-        answer: where the outputs go.
-        received_bytes: inputs that are yet to be received or decoded.
-        decoding_bytes: what decoding them takes beside them.
-        settings: `slice_bytes` and `slices_ahead`.
-    """
+    """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`)."""
     return received_bytes + decoding_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
 
 
@@ -160,10 +139,6 @@ def received_tensors(received: memoryview, sizes: Sequence[int]) -> list[memoryv
     """The tensors of a small body that has arrived; None if they are not all there, or not immutable.
 
     They are used where they are, or copied if the first is not aligned, as after a head of any length (`/v2`).
-
-    Args:
-        received: the bytes after the head of a body.
-        sizes: bytes of each tensor.
     """
     if not received.readonly or len(received) != sum(sizes) or not received:
         return None

@@ -15,12 +15,7 @@ FEWEST_SLOTS = 2
 
 
 class CallSlots:
-    """The slots of one connection, given in the order in which they were asked for.
-
-    Args:
-        loop: the event loop.
-        most: the most slots.
-    """
+    """The slots of one connection, given in the order in which they were asked for."""
 
     __slots__ = ("_count", "_loop", "_most", "_taken", "_waiting")
 

@@ -55,10 +55,6 @@ class ConnectionBudget:
     def add(self, connection: asyncio.BaseProtocol, address: str | None) -> bool | None:
         """Count a new connection. Beyond the budget, the oldest idle connection (of the address) is closed for it.
 
-        Args:
-            connection: its protocol.
-            address: the peer's; None if it counts in all only.
-
         Returns:
             Whether there is room for it; if not, it may ask for health only. None if it must be closed at once.
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .counted_body import CountedBody
+    from .direct_body import DirectBody
 
 
 class Reading(enum.Enum):
@@ -16,7 +16,7 @@ class Reading(enum.Enum):
 
     IDLE = "the beginning of a request, while no response is outstanding"
     PARSED = "a head, or a small or chunked body: they go to the parser"
-    COUNTED = "a body of known length that is counted and not parsed"
+    DIRECT = "a body of known length that is counted and not parsed"
     REFUSED = "discarded: a refusal waits for the responses before it"
     LINGERING = "discarded: the last response has been sent"
 
@@ -25,7 +25,7 @@ class Event(enum.Enum):
     """What changes a connection's `Reading`."""
 
     REQUEST_BEGINS = "the first bytes of a request that is not replayed"
-    COUNTED_BODY = "a head is complete, and its body will be counted"
+    DIRECT_BODY = "a head is complete, and its body will be counted"
     BODY_ENDS = "the last byte of a counted body"
     ALL_ANSWERED = "a response is complete, and no other request has begun"
     REFUSE = "a request cannot be given to the application"
@@ -34,12 +34,12 @@ class Event(enum.Enum):
 
 TRANSITIONS: Mapping[tuple[Reading, Event], Reading] = {
     (Reading.IDLE, Event.REQUEST_BEGINS): Reading.PARSED,
-    (Reading.PARSED, Event.COUNTED_BODY): Reading.COUNTED,
-    (Reading.COUNTED, Event.BODY_ENDS): Reading.PARSED,
+    (Reading.PARSED, Event.DIRECT_BODY): Reading.DIRECT,
+    (Reading.DIRECT, Event.BODY_ENDS): Reading.PARSED,
     (Reading.PARSED, Event.ALL_ANSWERED): Reading.IDLE,
     (Reading.PARSED, Event.REFUSE): Reading.REFUSED,
     (Reading.REFUSED, Event.LAST_RESPONSE): Reading.LINGERING,
-    (Reading.COUNTED, Event.LAST_RESPONSE): Reading.LINGERING,
+    (Reading.DIRECT, Event.LAST_RESPONSE): Reading.LINGERING,
 }
 """The state after an event; a pair that is not listed cannot happen."""
 
@@ -55,7 +55,7 @@ class IncomingRequest:
         in_head: whether its head has begun and is not complete.
         content_length: the length of its body in bytes, as its head says; 0 for a chunked body.
         unparsed_body: bytes of a small body of known length that the parser has not had.
-        counted_body: the body, if it is counted and not parsed.
+        direct_body: the body, if it is counted and not parsed.
     """
 
     head: bytes = b""
@@ -64,9 +64,9 @@ class IncomingRequest:
     in_head: bool = False
     content_length: int = 0
     unparsed_body: int = 0
-    counted_body: CountedBody | None = None
+    direct_body: DirectBody | None = None
 
     @property
     def unread(self) -> int:
         """Bytes of a counted body that have not arrived."""
-        return 0 if self.counted_body is None else self.counted_body.unread
+        return 0 if self.direct_body is None else self.direct_body.unread

@@ -174,13 +174,13 @@ def increment_of(payload: memoryview) -> int:
 
 def request_fields(fields: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
     """The fields by name; None if they are malformed (section 8.2.1)."""
-    found, regular = dict[bytes, bytes](), False
+    by_name, regular = dict[bytes, bytes](), False
     for name, value in fields:
         if name != name.lower() or name in _FORBIDDEN or b"\0" in value or b"\r" in value or b"\n" in value:
             return None
         pseudo = name[:1] == b":"
-        if pseudo and (regular or name in found):
+        if pseudo and (regular or name in by_name):
             return None
         regular = regular or not pseudo
-        found[name] = value if name not in found else found[name] + b", " + value
-    return found if b":method" in found and b":path" in found and b":scheme" in found else None
+        by_name[name] = value if name not in by_name else by_name[name] + b", " + value
+    return by_name if b":method" in by_name and b":path" in by_name and b":scheme" in by_name else None

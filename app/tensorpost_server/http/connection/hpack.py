@@ -43,12 +43,12 @@ _HUFFMAN_LENGTHS = bytes.fromhex(
 
 def _codes() -> dict[int, int]:
     """Symbols by their codes, each with a 1 before its first bit; 256 is the end of the string."""
-    found, code, before = dict[int, int](), 0, 0
+    codes, code, before = dict[int, int](), 0, 0
     for length, symbol in sorted([(length, symbol) for symbol, length in enumerate(_HUFFMAN_LENGTHS)]):
         code <<= length - before
-        found[1 << length | code] = symbol
+        codes[1 << length | code] = symbol
         code, before = code + 1, length
-    return found
+    return codes
 
 
 _CODES = _codes()
@@ -62,15 +62,15 @@ class InvalidHeaderBlock(Exception):
 @lru_cache(maxsize=16_384)
 def _huffman_step(node: int, byte: int) -> tuple[int, bytes]:
     """What eight more bits complete after the bits of `node`, and the bits that are left."""
-    found = bytearray()
+    symbols = bytearray()
     for shift in range(7, -1, -1):
         node = node << 1 | byte >> shift & 1
         if (symbol := _CODES.get(node)) is not None:
             if symbol == _END_OF_STRING:
                 raise InvalidHeaderBlock("a string holds the end of strings")
-            found.append(symbol)
+            symbols.append(symbol)
             node = 1
-    return node, bytes(found)
+    return node, bytes(symbols)
 
 
 def _huffman(data: bytes) -> bytes:
@@ -136,14 +136,14 @@ class HeaderDecoder:
             if size > self._most:
                 raise InvalidHeaderBlock(f"the header fields have more than {self._most:,} bytes")
             fields.append(field)
-        found = tuple(fields)
+        decoded = tuple(fields)
         if changed:
             self._known.clear()
         elif len(block) <= _MOST_KNOWN_BYTES:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[block] = found
-        return found
+            self._known[block] = decoded
+        return decoded
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
         if 0 < index <= len(_STATIC):
@@ -204,8 +204,8 @@ def _length(data: bytes) -> bytes:
     if size < 0x7F:
         return bytes([size])
     size -= 0x7F
-    found = bytearray([0x7F])
+    length = bytearray([0x7F])
     while size > 0x7F:
-        found.append(size & 0x7F | 0x80)
+        length.append(size & 0x7F | 0x80)
         size >>= 7
-    return bytes(found) + bytes([size])
+    return bytes(length) + bytes([size])

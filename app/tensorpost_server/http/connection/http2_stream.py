@@ -211,9 +211,6 @@ class Stream:
 class StreamConnection:
     """What a connection sends, and what its streams know of it: frames go as far as windows and the transport let them.
 
-    Args:
-        shared: what all connections share.
-
     Attributes:
         shared: what all connections share.
         peer: the caller's address and port; None on a Unix socket.

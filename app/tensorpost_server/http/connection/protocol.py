@@ -3,7 +3,7 @@
 `DirectProtocol` is uvicorn's httptools protocol with these differences; everything else, small and chunked bodies
 included, is uvicorn's. What the bytes are that arrive next is a state (`connection_states.py`).
 
-1. A large body of known length is counted, not parsed (`counted_body.py`). Nothing of it is read until the application
+1. A large body of known length is counted, not parsed (`direct_body.py`). Nothing of it is read until the application
    asks, by ASGI's `receive` or by the extension of `receive_into.py`; over TLS, which copies anyway, by `receive` only.
 2. Heads are limited in bytes and time; bodies and responses must move at a lowest rate (`timeouts.py`); the rest of a
    body that was answered early is discarded up to a limit (`lingering_close.py`). Beyond these the connection closes.
@@ -34,10 +34,10 @@ from ...settings import setting_variable
 from ..headers import header_fields, request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
-from .counted_body import CountedBody, is_large
+from .direct_body import DirectBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
-from .request_parser import HEAD_END, MOST_QUEUED, HeldFlow, Refusal, RequestParser, end_of_part
+from .request_parser import HEAD_END, MOST_QUEUED, BacklogFlowControl, Refusal, RequestParser, end_of_part
 from .request_turns import MOST_READ_IN_A_TURN, READ_COST
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
@@ -91,9 +91,9 @@ class DirectProtocol(HttpToolsProtocol):
         return self.cycle
 
     @property
-    def _arriving_body(self) -> CountedBody | None:
+    def _arriving_body(self) -> DirectBody | None:
         """The counted body whose bytes arrive next."""
-        return self._request.counted_body if self._reading is Reading.COUNTED else None
+        return self._request.direct_body if self._reading is Reading.DIRECT else None
 
     @property
     def _response_is_due(self) -> bool:
@@ -106,7 +106,7 @@ class DirectProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # as uvicorn narrows it
         """A caller has connected."""
         super().connection_made(transport)
-        self.flow = self._flow = HeldFlow(transport)
+        self.flow = self._flow = BacklogFlowControl(transport)
         self._close = LingeringClose(transport, self._flow, self.loop, self.limits.drain_bytes)
         self._shared.monitor.start()
         self._address = self.client[0] if self.client else None
@@ -141,9 +141,9 @@ class DirectProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self.pipeline.clear()
         self._flow.backlog = b""
-        if (body := self._request.counted_body) is not None:
+        if (body := self._request.direct_body) is not None:
             body.wake()
-            self._request.counted_body = None  # it refers to this: that cycle would wait for the garbage collector
+            self._request.direct_body = None  # it refers to this: that cycle would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Bytes came while the application waited for none in its memory."""
@@ -292,8 +292,8 @@ class DirectProtocol(HttpToolsProtocol):
         into_memory = large and self.scheme == "http"
         extensions = cast("dict[str, Any]", self.scope).setdefault("extensions", {})
         if length and (large or upgrade):
-            body = request.counted_body = CountedBody(self, cycle, length, into_memory=into_memory)
-            self._change(Event.COUNTED_BODY)
+            body = request.direct_body = DirectBody(self, cycle, length, into_memory=into_memory)
+            self._change(Event.DIRECT_BODY)
             if into_memory:
                 extensions[RECEIVE_INTO] = {"receive_into": body.receive_into, "arrived_bytes": body.arrived_bytes}
         else:
@@ -314,7 +314,7 @@ class DirectProtocol(HttpToolsProtocol):
         """The parser has completed a request."""
         if self._request.unread:
             return  # an upgrade was declined, and the parser has not looked at the body
-        if self._reading is Reading.COUNTED:
+        if self._reading is Reading.DIRECT:
             self._change(Event.BODY_ENDS)
         super().on_message_complete()
 

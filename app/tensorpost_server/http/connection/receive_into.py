@@ -2,7 +2,7 @@
 
 ASGI's `receive` returns bytes that have already been copied. A server that can do better offers
 `scope["extensions"]["tensorpost.receive_into"] = {"receive_into": callable}` in the scope of a request (ASGI 3.0,
-"Extensions"), and may add `"arrived_bytes": callable`; `counted_body.py` is one. Where it is absent, `receive` does the
+"Extensions"), and may add `"arrived_bytes": callable`; `direct_body.py` is one. Where it is absent, `receive` does the
 same with more copies. Both may be used on one request, in any order: each byte of the body is delivered once.
 """
 

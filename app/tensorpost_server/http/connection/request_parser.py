@@ -42,13 +42,7 @@ class Refusal(Exception):
         self.error, self.status = error, status or status_of(error)
 
     def response(self, default_headers: Sequence[tuple[bytes, bytes]], target: bytes, id_: str) -> bytes:
-        """The response as it is sent, the connection's last one.
-
-        Args:
-            default_headers: the header fields of all responses of the server.
-            target: the target of the request, as far as it came; the Open Inference Protocol has errors of its own.
-            id_: the id of the request.
-        """
+        """The response as it is sent, the connection's last one."""
         is_inference = _INFERENCE_TARGET.match(target) is not None
         status, media_type, problem = problem_document(self.error, self.status, id_, is_inference=is_inference)
         body = json.dumps(problem, ensure_ascii=False).encode() + b"\n"
@@ -66,12 +60,8 @@ def _head_too_large(most: str) -> Refusal:
     return Refusal(LimitExceeded(f"the head of this request has more than {most}; send a shorter one"), 431)
 
 
-class HeldFlow(FlowControl):
-    """Flow control that reads nothing while bytes wait that are parsed before any further ones are read.
-
-    Attributes:
-        backlog: the bytes that wait.
-    """
+class BacklogFlowControl(FlowControl):
+    """Flow control that reads nothing while bytes wait that are parsed before any further ones are read."""
 
     backlog = b""
 
@@ -129,12 +119,6 @@ class RequestParser(httptools.HttpRequestParser):
     ) -> Framing:
         """How the body of a request ends, whose head is complete (`request_framing`).
 
-        Args:
-            target: the target of the request.
-            headers: its header fields, with names in lower case.
-            health_only: whether the connection is beyond the budget.
-            declines_upgrade: whether the request asks to upgrade, and the connection is not upgraded.
-
         Raises:
             Refusal: the request cannot be given to the application.
         """
@@ -152,14 +136,7 @@ class RequestParser(httptools.HttpRequestParser):
 
 
 def end_of_part(data: bytes, start: int, unparsed_body: int, cycle: RequestResponseCycle | None) -> int:
-    """Where to stop parsing, so that few requests are parsed at once: the end of a body, or of the next head.
-
-    Args:
-        data: the bytes of one read.
-        start: the index of the first byte that is not parsed.
-        unparsed_body: the bytes that a body of known length still has.
-        cycle: the request whose bytes arrive, or arrived last.
-    """
+    """Where to stop parsing, so that few requests are parsed at once: the end of a body, or of the next head."""
     if unparsed_body:
         return min(start + unparsed_body, len(data))
     # An empty line in a chunk ends no head; many small parts would take the parser long.

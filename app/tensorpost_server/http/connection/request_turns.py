@@ -27,11 +27,7 @@ READ_COST = MOST_IN_A_TURN / MOST_READ_IN_A_TURN
 
 
 class RequestTurns:
-    """Lets requests begin, go on and end; used on the event loop's thread only.
-
-    Args:
-        loop: the event loop of the server.
-    """
+    """Lets requests begin, go on and end; used on the event loop's thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -48,9 +48,6 @@ class TlsFiles:
         context: the context that the server listens with. ALPN and the lowest version of TLS are set here, too.
         protocol: the protocol's name in ALPN.
         taken: what is said in the log when new files were loaded.
-
-    Attributes:
-        context: the context.
     """
 
     def __init__(

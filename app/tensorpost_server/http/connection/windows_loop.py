@@ -20,10 +20,6 @@ T = TypeVar("T")
 async def accept_next(accept: Callable[[], Awaitable[T]], is_closed: Callable[[], bool]) -> T:
     """The next connection that is there; those that ended before are passed over.
 
-    Args:
-        accept: the function that waits for one connection.
-        is_closed: the function that says whether the listening socket is closed.
-
     Raises:
         OSError: the listening socket is closed.
     """

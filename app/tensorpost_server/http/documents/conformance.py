@@ -42,5 +42,5 @@ def _all() -> Mapping[str, Conformance]:
 def conformance_of(operator_type: str, backends: Collection[str]) -> Conformance:
     """The row of an operator, for example of `TILE`, with these of its backends only."""
     row = _all()[operator_type]
-    ways = {name: found for name, found in row["backends"].items() if name in backends}
+    ways = {name: ways_of_backend for name, ways_of_backend in row["backends"].items() if name in backends}
     return Conformance(cases=row["cases"], ulp=row["ulp"], absolute=row["absolute"], backends=ways)

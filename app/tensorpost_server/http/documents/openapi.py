@@ -49,11 +49,7 @@ _RAW_FIELDS = {
 
 
 def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """FastAPI's document with a path for each operator.
-
-    Args:
-        document: the document as FastAPI makes it; it is not changed.
-    """
+    """FastAPI's document with a path for each operator."""
     paths: dict[str, Any] = {path: dict(item) for path, item in document["paths"].items()}
     del paths[_OPERATORS_PATH]["post"], paths[_ONNX_PATH]
     schemas, responses = _own_components()
@@ -171,10 +167,10 @@ def _shared_parameters() -> dict[str, Any]:
 def _parameter(name: str, text: str, is_array: bool, schema: Mapping[str, Any]) -> dict[str, Any]:
     """A query parameter, without an example: pages fill those in, and the query must not repeat a document."""
     plain = {**schema} if "$ref" in schema else {"type": "string", **schema}
-    found: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": text, "schema": plain}
+    parameter: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": text, "schema": plain}
     if is_array:
-        found |= {"schema": {"type": "array", "items": plain}, "style": "form", "explode": False}
-    return found
+        parameter |= {"schema": {"type": "array", "items": plain}, "style": "form", "explode": False}
+    return parameter
 
 
 def _descriptor(cls: type[OperatorDesc], schemas: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -215,10 +211,10 @@ def _simple(schema: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any
         component = _component_name(full.removeprefix("DML_").removesuffix(f"_{names[0]}")) + "Enum"
         schemas[component] = {"type": "string", "enum": names}
         return _ref("schemas", component)
-    found = {key: schema[key] for key in ("type", "minimum", "maximum") if key in schema}
+    simple = {key: schema[key] for key in ("type", "minimum", "maximum") if key in schema}
     if "items" in schema:
-        found["items"] = _simple(schema["items"], schemas)
-    return found or {"type": "object"}
+        simple["items"] = _simple(schema["items"], schemas)
+    return simple or {"type": "object"}
 
 
 def _call(document: str) -> dict[str, Any]:

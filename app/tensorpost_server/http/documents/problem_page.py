@@ -33,12 +33,7 @@ def wants_page(accept: str) -> bool:
 
 
 def problem_page(problem: Mapping[str, Any], root: str) -> bytes:
-    """The page of a problem (RFC 9457).
-
-    Args:
-        problem: the document.
-        root: the path that the application is mounted at.
-    """
+    """The page of a problem (RFC 9457)."""
     items = [
         f"<li><code>{html.escape(str(each['path']))}</code>: {html.escape(str(each['message']))}</li>\n"
         for each in problem.get("violations", [])

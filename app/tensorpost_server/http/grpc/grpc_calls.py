@@ -17,11 +17,11 @@ from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTim
 
 from ...engine import Admission, Ticket
 from ...settings import setting_variable
+from ..background_threads import CallerThreads
 from ..connection.hpack import literal
 from ..connection.http2_stream import Stream, StreamEnded
 from ..error_responses import status_of
 from ..open_inference.content_coding import Coding, decompressed
-from ..parse_threads import CallerThreads
 
 _PREFIX = 5  # bytes before a message: whether it is compressed, and its length
 _UNASKED_BYTES = 16_384
@@ -55,10 +55,6 @@ _LONGEST_TEXT = 2048
 class Refused(Exception):
     """A call that ends with a status of gRPC.
 
-    Args:
-        status: its name.
-        text: what the caller is told.
-
     Attributes:
         id: the caller's id of the request that it refuses; empty if it has none.
     """
@@ -80,10 +76,6 @@ class Refused(Exception):
 
 class GrpcCall:
     """A call. Its caller is known only when its key has been checked.
-
-    Args:
-        stream: the request of HTTP/2.
-        admission: the memory budget.
 
     Attributes:
         fields: its metadata and header fields, by name.
@@ -117,10 +109,10 @@ class GrpcCall:
         text = self.fields.get(b"grpc-timeout")
         if text is None:
             return None
-        found = _TIMEOUT.fullmatch(text)
-        if found is None:
+        timeout = _TIMEOUT.fullmatch(text)
+        if timeout is None:
             raise Refused("INVALID_ARGUMENT", "grpc-timeout must be up to 8 digits and one of H, M, S, m, u and n")
-        return int(found[1]) * _SECONDS[found[2]]
+        return int(timeout[1]) * _SECONDS[timeout[2]]
 
     # ---- messages in -------------------------------------------------------------------------------------------------
 
@@ -230,12 +222,7 @@ class GrpcCall:
     # ---- messages out ------------------------------------------------------------------------------------------------
 
     def answer(self, parts: Sequence[bytes | memoryview], *, last: bool = True) -> None:
-        """Send a message, and if it is the last one the status OK.
-
-        Args:
-            parts: the message, in pieces.
-            last: whether the call ends with it.
-        """
+        """Send a message, and if it is the last one the status OK."""
         prefix = b"\0" + sum(map(len, parts)).to_bytes(4, "big")
         self._respond([prefix, *parts], _DONE if last else None)
 

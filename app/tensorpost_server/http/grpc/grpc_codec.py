@@ -102,13 +102,7 @@ def parsed(kind: Any, data: bytes | memoryview) -> Any:
 
 
 class GrpcCodec:
-    """The head of a request is a message without its raw tensors, and so is that of the answer. See `InferenceCodec`.
-
-    Args:
-        response: the class ModelInferResponse.
-        message: the request's message, which was parsed when the request was routed.
-        raw_sizes: bytes of each of its raw tensors.
-    """
+    """Heads of requests and answers are messages without their raw tensors. See `InferenceCodec`."""
 
     __slots__ = ("_message", "_raw_sizes", "_response", "key")
 
@@ -132,8 +126,8 @@ class GrpcCodec:
             inputs.append(entry)
         if sizes:
             raise InvalidRequest(f"raw_input_contents has {len(sizes)} more entries than there are inputs")
-        given = {**_parameters(message.parameters), "binary_data_output": True}
-        document: dict[str, Any] = {"id": message.id, "inputs": inputs, "parameters": given}
+        parameters = {**_parameters(message.parameters), "binary_data_output": True}
+        document: dict[str, Any] = {"id": message.id, "inputs": inputs, "parameters": parameters}
         if message.outputs:
             document["outputs"] = [
                 {"name": output.name, "parameters": _parameters(output.parameters)} for output in message.outputs
@@ -146,11 +140,7 @@ class GrpcCodec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GrpcAnswer(InferenceAnswer):
-    """The answer as a message. See `Answer`.
-
-    Attributes:
-        kind: the class ModelInferResponse.
-    """
+    """The answer as a message. See `Answer`."""
 
     kind: Any = None
 
@@ -182,8 +172,8 @@ class _GrpcAnswer(InferenceAnswer):
         return message.SerializeToString()
 
 
-def _parameters(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(value, value.WhichOneof("choice") or "string_param") for name, value in found.items()}
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(value, value.WhichOneof("choice") or "string_param") for name, value in parameters.items()}
 
 
 def _contents(tensor: Any) -> bytes:

@@ -22,6 +22,7 @@ from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter, TensorpostError
 
 from ...settings import setting_variable
+from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..bounded_cache import BoundedCache
 from ..caller_address import FORWARDED_FOR, network_of
 from ..connection.acceptor import Acceptor
@@ -32,7 +33,6 @@ from ..connection.tls import grpc_files
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
 from ..open_inference.infer_format import JSON_LENGTH
 from ..open_inference.inference_wire import CODEC
-from ..parse_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..request_body import ClientDisconnected
 from ..service import Service
 from .grpc_calls import GrpcCall, OpenCalls, Refused
@@ -65,11 +65,6 @@ class _WholeAnswer(NamedTuple):
 
 class GrpcServer:
     """Serves the gRPC service.
-
-    Args:
-        app: the application, whose `/v2` is called.
-        service: what lives as long as the application. Of its settings `grpc_port`, `host`, the limits and the
-            certificates count here.
 
     Attributes:
         port: the port that it listens on; 0 before the start.

@@ -97,12 +97,7 @@ def _time(milliseconds: int) -> str:
 
 
 class AccessLog:
-    """Writes the lines of requests that have ended.
-
-    Args:
-        line: how a record is written.
-        write: writes lines; called on a thread, where it may block.
-    """
+    """Writes the lines of requests that have ended."""
 
     def __init__(self, line: Callable[[RequestRecord], str], write: Callable[[str], object]) -> None:
         self._line = line

@@ -29,13 +29,7 @@ BOUNDS = (25e-6, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 
 
 
 class Metric(NamedTuple):
-    """What a metric says.
-
-    Attributes:
-        kind: counter, gauge or histogram.
-        labels: their names.
-        help: one sentence.
-    """
+    """What a metric says."""
 
     kind: str
     labels: tuple[str, ...]
@@ -57,13 +51,7 @@ _UPPER_ENDS = (*map(repr, BOUNDS), "+Inf")
 
 
 class Sample(NamedTuple):
-    """One value of a metric.
-
-    Attributes:
-        metric: its name in `METRICS`.
-        labels: their values, in the order of the metric's names.
-        value: a number, or a histogram.
-    """
+    """One value of a metric."""
 
     metric: str
     labels: tuple[str, ...]
@@ -158,11 +146,7 @@ class RequestMetrics:
 
 
 class SampleCollector(Collector):
-    """Hands samples to prometheus-client.
-
-    Args:
-        samples: values of `METRICS`, in any order.
-    """
+    """Hands samples to prometheus-client."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples

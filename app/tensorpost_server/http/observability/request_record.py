@@ -104,12 +104,7 @@ _ONNX_NAMES = frozenset([schema.op_type for schema in ONNX_OPERATORS])
 
 
 def operator_name(dialect: str, sent: str) -> str | None:
-    """The operator's own name for the name in a path, so that no caller makes up a new one; None if there is none.
-
-    Args:
-        dialect: the path of the dialect, as in `DIALECTS`.
-        sent: the name after it.
-    """
+    """The operator's own name for the name in a path, so that no caller makes up a new one; None if there is none."""
     if dialect == "/v1/onnx":
         return sent if sent in _ONNX_NAMES else None
     short = sent[:100].upper().removeprefix("DML_OPERATOR_")
@@ -118,10 +113,6 @@ def operator_name(dialect: str, sent: str) -> str | None:
 
 class Observation:
     """What is known so far of a request that the application answers.
-
-    Args:
-        scope: the ASGI scope; the observation can be found there by `observation_of`.
-        id_: the request's id.
 
     Attributes are the members of `RequestRecord` that become known one after the other.
     """
@@ -173,9 +164,6 @@ class RecordBatch:
     """Collects records, and hands them on some times a second: one after the other would take four times as long.
 
     Used on the event loop's thread only.
-
-    Args:
-        consumers: called with the records of a batch; what one raises is logged.
     """
 
     def __init__(self, consumers: Sequence[Callable[[Sequence[RequestRecord]], None]]) -> None:

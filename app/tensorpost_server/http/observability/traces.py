@@ -52,12 +52,7 @@ class SpanTimes(NamedTuple):
 
 
 class Traces:
-    """Makes spans of requests that have ended.
-
-    Args:
-        provider: OpenTelemetry's, which samples and exports.
-        ours: whether nobody else uses it, so that it ends with this.
-    """
+    """Makes spans of requests that have ended."""
 
     def __init__(self, provider: TracerProvider, *, ours: bool) -> None:
         from opentelemetry import trace
@@ -98,9 +93,9 @@ class Traces:
             "OTEL_RESOURCE_ATTRIBUTES", ""
         ):
             named["service.name"] = "tensorpost"
-        made = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-        made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        return cls(made, ours=True)
+        provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        return cls(provider, ours=True)
 
     @property
     def dropped(self) -> int:
@@ -133,10 +128,10 @@ class Traces:
         if span.is_recording():
             within = api.set_span_in_context(span)
             for child in child_spans(record):
-                made = self._tracer.start_span(
+                child_span = self._tracer.start_span(
                     child.name, within, attributes=child.attributes, start_time=child.begin
                 )  # fmt: skip
-                made.end(child.end)
+                child_span.end(child.end)
             if record.status is None or record.status >= 500:
                 span.set_status(api.StatusCode.ERROR)
         span.end(end)
@@ -163,8 +158,8 @@ def child_spans(record: RequestRecord) -> Iterator[SpanTimes]:
 def _route(record: RequestRecord) -> str | None:
     """The path with `{operator}` in the place of a name, so that there are few; None for what is not a call."""
     base = record.path.rpartition("/")[0]
-    found = next((route for route in _ROUTES if base.endswith(route)), None)
-    return f"{found}/{{operator}}" if found is not None and record.operator is not None else None
+    prefix = next((route for route in _ROUTES if base.endswith(route)), None)
+    return f"{prefix}/{{operator}}" if prefix is not None and record.operator is not None else None
 
 
 def _method(sent: str) -> str:

@@ -12,13 +12,13 @@ from typing import Literal, TypeAlias
 
 from tensorpost.values.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
 
-from ..parse_threads import CallerThreads
+from ..background_threads import CallerThreads
 
 Coding: TypeAlias = Literal["gzip", "deflate"]
 
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _LEVEL = 1  # tensors hardly shrink more at higher ones
-_BLOCK = 1 << 20
+_STEP_BYTES = 1 << 20
 _PIECE = 1 << 16  # of a body, given to the decompressor at a time
 
 
@@ -51,14 +51,6 @@ async def decompressed(
 ) -> bytes:  # fmt: skip
     """The plain body. It is made block by block, and memory is reserved for each before the next one.
 
-    Args:
-        data: the compressed body.
-        coding: how the body is compressed.
-        limit: the setting `max_body_bytes`, which holds for the plain body as well.
-        reserve: reserves memory, bytes.
-        threads: the threads that decompress.
-        setting: the variable of the setting that the limit is.
-
     Raises:
         LimitExceeded: the plain body is above the limit.
         InvalidRequest: it is not a body of this coding, or not a whole one.
@@ -71,7 +63,7 @@ async def decompressed(
             left, at = bytes(data[at : at + _PIECE]), at + _PIECE
         is_last = at >= len(data)
         try:
-            part = await threads.run(True, reader.decompress, left, _BLOCK)
+            part = await threads.run(True, reader.decompress, left, _STEP_BYTES)
         except zlib.error as error:
             raise InvalidRequest(f"the body is not {coding}: {error}") from None
         left = reader.unconsumed_tail
@@ -85,7 +77,7 @@ async def decompressed(
     unused = len(reader.unused_data) + max(0, len(data) - at)
     if unused:
         raise InvalidRequest(f"{unused:,} bytes follow the end of the {coding} body")
-    return await threads.run(length > _BLOCK, b"".join, parts)
+    return await threads.run(length > _STEP_BYTES, b"".join, parts)
 
 
 def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:

@@ -17,9 +17,9 @@ from tensorpost.values.problems import InvalidParameter, InvalidRequest, NoBacke
 
 from ...backends import DeviceMemory, SharingBackend
 from ...engine import Pool, Worker
-from .region import Region, whole_number
+from .shared_region import SharedRegion, whole_number
 
-IDLE_SECONDS = 600.0
+UNUSED_SECONDS = 600.0
 """How long a region may be unused before it is dropped. Nothing tells that its caller has ended, and until it is closed
 here, the device's memory is not free."""
 
@@ -28,12 +28,8 @@ _HANDLE_BYTES = 64
 """Length of a `cudaIpcMemHandle_t` (CUDA Runtime API, CUDA_IPC_HANDLE_SIZE)."""
 
 
-class CudaRegion(Region):
-    """Memory of a device, open. See `Region`.
-
-    Attributes:
-        worker: the worker of the device.
-    """
+class CudaRegion(SharedRegion):
+    """Memory of a device, open. See `SharedRegion`."""
 
     kind = "cuda"
 
@@ -74,10 +70,10 @@ class CudaRegion(Region):
     @property
     def is_left_behind(self) -> bool:
         """Whether nobody has used it for long."""
-        return self.idle_seconds > IDLE_SECONDS
+        return self.idle_seconds > UNUSED_SECONDS
 
     def close(self) -> None:
-        """See `Region.close`; the worker does it after what runs."""
+        """See `SharedRegion.close`; the worker does it after what runs."""
         self.worker.call_later(_sharing(self.worker).close_memory, self._memory)
 
     def part(self, offset: int, size_in_bytes: int) -> DeviceMemory:
@@ -85,21 +81,11 @@ class CudaRegion(Region):
         return self._memory.part(offset, size_in_bytes)
 
     async def read_into(self, target: memoryview, offset: int) -> None:
-        """Copy bytes from the region to host memory.
-
-        Args:
-            target: filled whole.
-            offset: place of the first byte in the region.
-        """
+        """Copy bytes from the region to host memory."""
         await self.worker.call(_sharing(self.worker).download, self.part(offset, len(target)), target)
 
     async def write(self, source: memoryview, offset: int) -> None:
-        """Copy bytes from host memory into the region.
-
-        Args:
-            source: written whole.
-            offset: place of the first byte in the region.
-        """
+        """Copy bytes from host memory into the region."""
         await self.worker.call(_sharing(self.worker).upload, source, self.part(offset, len(source)))
 
 
@@ -110,10 +96,6 @@ def has_sharing_worker(pool: Pool) -> bool:
 
 def sharing_worker(pool: Pool, device: object) -> Worker:
     """The worker of a CUDA device.
-
-    Args:
-        pool: has the workers.
-        device: the device's number, as CUDA counts those that it shows to the server.
 
     Raises:
         NoBackend: there is no CUDA device here.

@@ -30,13 +30,7 @@ _MICROSECONDS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RegionPart:
-    """Some bytes of a region of shared memory.
-
-    Attributes:
-        region: the name that it was registered by.
-        offset: place of the first byte, counted from the region's first.
-        size: length in bytes.
-    """
+    """Some bytes of a region of shared memory."""
 
     region: str
     offset: int
@@ -78,13 +72,7 @@ class InferInput:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that is wanted.
-
-    Attributes:
-        name: the tensor's name.
-        binary: whether its elements are wanted as bytes, else as JSON.
-        region: where they are wanted in shared memory; None if in the body.
-    """
+    """An output that is wanted."""
 
     name: str
     binary: bool
@@ -128,10 +116,6 @@ def refuse(path: tuple[str | int, ...], message: str, value: object = None, expe
 
 def read_infer_request(text: bytes, binary_bytes: int) -> InferRequest:
     """Read the JSON part of a request.
-
-    Args:
-        text: the JSON part.
-        binary_bytes: bytes of the body after it.
 
     Raises:
         InvalidJson: it is not JSON.

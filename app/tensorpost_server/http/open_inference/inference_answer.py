@@ -67,14 +67,7 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferenceAnswer:
-    """See `Answer`.
-
-    Attributes:
-        model: the name of the model that was called.
-        id: the caller's; empty if there is none.
-        outputs: how each output comes back, in the order in which they are computed.
-        coding: how the body is compressed; None for not at all.
-    """
+    """See `Answer`."""
 
     model: str
     id: str
@@ -125,12 +118,12 @@ class InferenceAnswer:
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         data = [
-            _json_data(output, memoryview(own)) if output.as_json else None
-            for output, own in zip(self.outputs, outputs, strict=True)
+            _json_data(output, memoryview(content)) if output.as_json else None
+            for output, content in zip(self.outputs, outputs, strict=True)
         ]
-        body_head, json_bytes = self._json_part(data, [len(own) for own in outputs])
+        body_head, json_bytes = self._json_part(data, [len(content) for content in outputs])
         in_body = zip(self.outputs, outputs, strict=True)
-        parts = [body_head, *[own for output, own in in_body if output.wanted and output.binary]]
+        parts = [body_head, *[content for output, content in in_body if output.wanted and output.binary]]
         body = b"".join(parts) if self.coding is None else compressed(parts, self.coding)
         return self._head(plan, worker, b"", json_bytes, len(body), inline=False), body
 
@@ -185,11 +178,6 @@ class InferenceAnswer:
 
 def output_forms(request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType]) -> tuple[OutputForm, ...]:
     """How the outputs of an operation come back to this request.
-
-    Args:
-        request: what is wanted.
-        slots: the outputs of the operation.
-        rows: the type of each output that the caller is told.
 
     Raises:
         InvalidDescriptor: an output is asked for that there is not.

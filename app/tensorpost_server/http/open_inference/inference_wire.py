@@ -19,9 +19,9 @@ from tensorpost.values.problems import InvalidFrame, InvalidParameter, LimitExce
 
 from ...backends import DeviceMemory
 from ...engine import Worker
+from ..background_threads import CallerThreads
 from ..calls.byte_strings import decode_strings
 from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
-from ..parse_threads import CallerThreads
 from ..request_body import MOST_VALUE_BYTES, RequestBody
 from ..wires.wire import ReadContext
 from .content_coding import Coding, decompressed
@@ -52,10 +52,6 @@ class InferenceCodec(Protocol):
     def read(self, head: bytes, binary_bytes: int) -> InferRequest:
         """Read the head of a request.
 
-        Args:
-            head: the head.
-            binary_bytes: bytes of the body after it.
-
         Raises:
             InvalidRequest: it is malformed.
         """
@@ -82,14 +78,7 @@ _JSON = JsonCodec()
 
 
 class InferenceWire:
-    """See `Wire`.
-
-    Args:
-        model: the model that is called.
-        regions: shared memory that callers registered.
-        scope: the ASGI scope of the request.
-        fields: the header fields in it, by name.
-    """
+    """See `Wire`."""
 
     __slots__ = ("_codec", "_fields", "_model", "_regions", "_scope", "_slow_threads", "_used")
 
@@ -178,11 +167,7 @@ class InferenceWire:
         self, request: InferRequest, memory: Mapping[str, memoryview | DeviceSource], small: frozenset[str],
         table: StringTable, coding: Coding | None,
     ) -> Call:  # fmt: skip
-        """The call that a request means.
-
-        Raises:
-            InvalidRequest: it is malformed.
-        """
+        """The call that a request means."""
         model, worked_on = self._model, [tensor for tensor in request.inputs if tensor.name not in small]
         values = {
             tensor.name: Layout.row_major(tensor.data_type, tensor.shape).view(cast("memoryview", memory[tensor.name]))
@@ -205,13 +190,13 @@ class InferenceWire:
         sizes = {tensor.name: tensor.binary_bytes or 0 for tensor in request.inputs if tensor.binary_bytes is not None}
         ticket = context.reserve(sum(sizes.values()))
         memory = {name: ticket.memory(size) for name, size in sizes.items()}
-        found: dict[str, memoryview | DeviceSource] = {}
+        on_devices: dict[str, memoryview | DeviceSource] = {}
         await body.receive_into([*memory.values()])
         for tensor in request.inputs:
             if tensor.region is not None:
                 region = self._use(tensor.region)
                 if isinstance(region, CudaRegion) and not tensor.is_text and tensor.name not in small:
-                    found[tensor.name] = RegionSource(region, tensor.region)
+                    on_devices[tensor.name] = RegionSource(region, tensor.region)
                     continue
                 ticket.grow(tensor.region.size)
                 memory[tensor.name] = block = ticket.memory(tensor.region.size)
@@ -230,7 +215,7 @@ class InferenceWire:
                 memory[tensor.name] = await context.parsing.run(True, _numbers_of_strings, tensor, raw, index, table)
             elif tensor.data is not None:
                 memory[tensor.name] = await context.parsing.run(context.large, _elements_from_json, tensor, index)
-        return found | memory
+        return on_devices | memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +239,7 @@ class RegionSource:
 
 @dataclass(frozen=True, slots=True)
 class RegionSink:
-    """A region that an output goes to. See `OpenSink`.
-
-    Attributes:
-        region: the region.
-        part: the bytes of it that are for the output.
-        output: the output's place in the request.
-        slow_threads: copy what takes long.
-    """
+    """A region that an output goes to. See `OpenSink`."""
 
     region: AnyRegion
     part: RegionPart
@@ -293,9 +271,9 @@ async def _plain_body(context: ReadContext, coding: Coding) -> RequestBody:
     context.reserve(body.length)
     data = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
     plain = await decompressed(data, coding, settings.max_body_bytes, context.reserve, context.slow_threads)
-    found = RequestBody(body.receive, len(plain), settings.receive_timeout_seconds)
-    found.supply(plain)
-    return found
+    plain_body = RequestBody(body.receive, len(plain), settings.receive_timeout_seconds)
+    plain_body.supply(plain)
+    return plain_body
 
 
 def _raw_request(model: Model, length: int) -> InferRequest:
@@ -348,12 +326,12 @@ def _numbers_of_strings(tensor: InferInput, raw: memoryview | None, index: int, 
 
 def _leaves(data: object) -> list[object]:
     """The elements in a row, however they nest."""
-    found: list[object] = []
+    leaves: list[object] = []
     left = [data]
     while left:
         node = left.pop()
         if isinstance(node, list):
             left.extend(reversed(cast("list[object]", node)))
         else:
-            found.append(node)
-    return found
+            leaves.append(node)
+    return leaves

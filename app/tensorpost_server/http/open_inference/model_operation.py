@@ -54,33 +54,33 @@ def operation_of(
         InvalidRequest: any of them is malformed, or they contradict each other.
     """
     parser = DIALECTS[model.dialect](model.operator)
-    given = {**model.fixed, **parameters}
+    attributes = {**model.fixed, **parameters}
     for kind, names in (("fixed by the model", model.fixed.keys()), ("sent as a tensor as well", values.keys())):
         if twice := sorted(names & parameters.keys()):
             raise InvalidParameter(f"the parameter {twice[0][:60]!r} is {kind}; leave one of them out")
     if twice := sorted(model.fixed.keys() & values.keys()):
         raise InvalidParameter(f"the tensor {twice[0][:60]!r} is fixed by the model; leave it out")
     by_value = {name: array for name, array in values.items() if name in parser.value_names}
-    given |= {name: array.tolist() for name, array in values.items() if name not in by_value}
+    attributes |= {name: array.tolist() for name, array in values.items() if name not in by_value}
     document: Mapping[str, Any] | None = None
-    if "op" in given:
-        sent = given.pop("op")
+    if "op" in attributes:
+        sent = attributes.pop("op")
         document = read_document(sent) if isinstance(sent, str) else as_document(sent)
-    elif not model.is_onnx and any(name.endswith("_desc") for name in given):
-        document, given = _document(model, given)
-    return parser.parse(given, tensors, document, by_value)
+    elif not model.is_onnx and any(name.endswith("_desc") for name in attributes):
+        document, attributes = _document(model, attributes)
+    return parser.parse(attributes, tensors, document, by_value)
 
 
-def _document(model: Model, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _document(model: Model, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operator's document, for tensors with strides: `input_desc` is a whole buffer tensor description."""
     cls = operator_class(model.operator)
     names = {field.attribute_name: field.name for field in cls.facts.fields if field.kind == "attribute"}
     names |= {f"{field.slot_name}_desc": field.name for field in cls.facts.fields if field.kind != "attribute"}
-    options = {name: value for name, value in given.items() if name in _OPTIONS}
-    for name in given:
+    options = {name: value for name, value in attributes.items() if name in _OPTIONS}
+    for name in attributes:
         if name not in names and name not in options:
             raise InvalidParameter(f"there is no parameter {name[:60]!r} beside a tensor's description")
-    desc = {names[name]: _json_or_text(value) for name, value in given.items() if name in names}
+    desc = {names[name]: _json_or_text(value) for name, value in attributes.items() if name in names}
     return {"type": cls.operator_type, "desc": desc}, options
 
 

@@ -39,13 +39,7 @@ _SCHEMA_TYPES = {"UINT": "integer", "INT": "integer", "FLOAT": "number", "SCALAR
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor in a model's metadata.
-
-    Attributes:
-        name: the tensor's name in a request.
-        data_type: one of those that the operator takes.
-        shape: sizes; -1 for a free one.
-    """
+    """A tensor in a model's metadata."""
 
     name: str
     data_type: DataType
@@ -131,9 +125,6 @@ class Model:
 class ModelCatalogue:
     """Every model by its name. What a model's metadata says is made when somebody asks.
 
-    Args:
-        presets: the presets of the settings, by name.
-
     Raises:
         InvalidParameter: a preset has the name of an operator, one that no path can hold, or an operator that there is
             not.
@@ -151,10 +142,6 @@ class ModelCatalogue:
 
     def find(self, name: str, version: str | None = None) -> Model:
         """The model of this name.
-
-        Args:
-            name: the model's name, as a path has it.
-            version: the model's version, as a path has it; None for any.
 
         Raises:
             UnknownOperator: there is no such model, or no such version of it.
@@ -282,21 +269,21 @@ class _EveryTensor(Given):
 
 def _attributes_that_follow(cls: type[OperatorDesc]) -> set[str]:
     """The attributes that may be left out, since they follow from tensors or have a value that is usual."""
-    found: set[str] = set()
+    names: set[str] = set()
     with suppress(NotGiven):  # an attribute decides the rest, which are outputs
         for name, _ in cls.inferred(_EveryTensor()):
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType) -> list[TensorInfo]:
     support = cls.facts.support
     rows = support["*"] if "*" in support else support[field.name]
     types = [type_ for row in rows for type_ in row.data_types]
-    found = _advertised([type_.row for type_ in types if type_ not in _FOUR_BITS], wanted)
+    shown_type = _advertised([type_.row for type_ in types if type_ not in _FOUR_BITS], wanted)
     rank = input_rank(min(row.dimension_counts[0] for row in rows), max(row.dimension_counts[1] for row in rows))
     names = [f"{field.slot_name}_{index}" for index in range(_ARRAY_TENSORS)] if field.is_array else [field.slot_name]
-    return [TensorInfo(name, found, (-1,) * rank) for name in names]
+    return [TensorInfo(name, shown_type, (-1,) * rank) for name in names]
 
 
 _FOUR_BITS = (TensorDataType.UINT4, TensorDataType.INT4)
@@ -343,16 +330,16 @@ def _of_onnx(name: str, op_type: str, wanted: DataType) -> Model:
 
 
 def _onnx_attributes(schema: OnnxSchema) -> dict[str, Any]:
-    found: dict[str, Any] = {"opset": {"type": "integer"}}
+    schemas: dict[str, Any] = {"opset": {"type": "integer"}}
     for entry in schema.value_inputs:
         kind = "integer" if {*entry.types} <= {"int64", "int32"} else "number"
-        found[entry.name] = {"type": "array", "items": {"type": kind}}
+        schemas[entry.name] = {"type": "array", "items": {"type": kind}}
     for attribute in schema.attributes:
         kind = {"INT": "integer", "FLOAT": "number"}.get(attribute.type.removesuffix("S"), "string")
         is_array = attribute.type in ("INTS", "FLOATS")
         plain = {"type": kind, "enum": list(attribute.choices)} if attribute.choices else {"type": kind}
-        found[attribute.name] = {"type": "array", "items": plain} if is_array else plain
-    return found
+        schemas[attribute.name] = {"type": "array", "items": plain} if is_array else plain
+    return schemas
 
 
 def _advertised(types: Sequence[DataType], wanted: DataType) -> DataType:

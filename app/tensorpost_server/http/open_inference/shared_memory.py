@@ -37,7 +37,7 @@ from ...settings import Settings, setting_variable
 from ..caller_address import caller_of
 from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
-from .region import Region, whole_number
+from .shared_region import SharedRegion, whole_number
 
 RegionKind = Literal["system", "cuda"]
 
@@ -50,21 +50,12 @@ _MOST_NAME = 256
 _ANONYMOUS = "anonymous"
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 """Errors that are no fault of the caller's: no memory, or no descriptor."""
-IDLE_SECONDS = 30.0
+UNLINKED_SECONDS = 30.0
 """How long a region whose object has no name any more may be idle before it is dropped: its caller has ended."""
 
 
-class SystemRegion(Region):
-    """A part of a shared memory object, open. See `Region`.
-
-    Args:
-        name: the name that it was registered by.
-        key: name of the object.
-        offset: place of its first byte in the object.
-        size: length in bytes.
-        owner: the caller who registered it.
-        descriptor: the file descriptor of the object, closed with the region.
-    """
+class SystemRegion(SharedRegion):
+    """A part of a shared memory object, open. See `SharedRegion`."""
 
     kind = "system"
 
@@ -82,14 +73,10 @@ class SystemRegion(Region):
     @property
     def is_left_behind(self) -> bool:
         """Whether nobody can open the object any more, and nobody has used the region for a while."""
-        return self.idle_seconds > IDLE_SECONDS and not os.fstat(self._descriptor).st_nlink
+        return self.idle_seconds > UNLINKED_SECONDS and not os.fstat(self._descriptor).st_nlink
 
     def read_into(self, target: memoryview, offset: int) -> None:
         """Copy bytes from the region.
-
-        Args:
-            target: filled whole.
-            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short, or cannot be read.
@@ -104,10 +91,6 @@ class SystemRegion(Region):
 
     def write(self, source: memoryview, offset: int) -> None:
         """Copy bytes into the region.
-
-        Args:
-            source: written whole.
-            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short, or cannot be written to.
@@ -156,11 +139,6 @@ class SharedMemory:
     def check(self, scope: Scope, fields: Mapping[bytes, bytes], kind: RegionKind | None = None) -> str:
         """The caller's name, if the caller may use shared memory.
 
-        Args:
-            scope: the ASGI scope of the request.
-            fields: its header fields.
-            kind: which; None for any.
-
         Raises:
             NoBackend: it is off.
             Forbidden: the caller is not on this host.
@@ -188,12 +166,12 @@ class SharedMemory:
             Unavailable: there is no descriptor for it.
         """
         self._check_name(name)
-        found = _KEY.fullmatch(key) if isinstance(key, str) else None
-        if found is None or found[1].strip(".") == "" or found[1].startswith(_NOT_OURS):
+        object_name = _KEY.fullmatch(key) if isinstance(key, str) else None
+        if object_name is None or object_name[1].strip(".") == "" or object_name[1].startswith(_NOT_OURS):
             raise InvalidParameter(
                 f"the key {str(key)[:60]!r} names no shared memory object: letters, digits, '.', '_' and '-' do"
             )
-        if not found[1].startswith(self._prefix):
+        if not object_name[1].startswith(self._prefix):
             raise Forbidden(
                 f"only keys that begin with {self._prefix!r} may be registered here "
                 f"({setting_variable('shared_memory_prefix')})"
@@ -201,9 +179,9 @@ class SharedMemory:
         begin = whole_number("offset", 0 if offset is None else offset)
         length = whole_number("byte_size", size, least=1)
         self._check_room(name, owner)
-        descriptor = _open(found[1])
+        descriptor = _open(object_name[1])
         try:
-            _check(descriptor, found[1], begin, length)
+            _check(descriptor, object_name[1], begin, length)
         except BaseException:
             os.close(descriptor)
             raise
@@ -295,18 +273,18 @@ class SharedMemory:
     def _check_room(self, name: str, owner: str) -> None:
         """Refuse a name that the caller has used already, and one region too many."""
         self.sweep()
-        own = self._of(owner)
-        if name in own:
+        regions = self._of(owner)
+        if name in regions:
             raise InvalidParameter(f"a region {name!r} is already in manager; unregister it first")
-        left = _MOST_REGIONS - len(self._all()) + len(own)  # by the others
+        left = _MOST_REGIONS - len(self._all()) + len(regions)  # by the others
         most = math.ceil(self._share * left)
-        if len(own) >= most:
+        if len(regions) >= most:
             raise LimitExceeded(
-                f"you have {len(own):,} regions and may have {most:,} now; unregister those that are not used "
+                f"you have {len(regions):,} regions and may have {most:,} now; unregister those that are not used "
                 f"(setting {setting_variable('caller_share')})",
                 extra={
                     "limit": most,
-                    "actual": len(own) + 1,
+                    "actual": len(regions) + 1,
                     "setting": setting_variable("caller_share"),
                     "unit": "regions",
                 },

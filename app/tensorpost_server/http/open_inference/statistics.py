@@ -93,14 +93,14 @@ class ModelStatistics:
         for record in records:
             if not record.path.endswith("/infer") or record.method != "POST":
                 continue
-            if found := INFER_PATH.fullmatch(record.path):
-                counts = self._counts.get(found[1])
+            if inference := INFER_PATH.fullmatch(record.path):
+                counts = self._counts.get(inference[1])
                 if counts is None:
                     try:
-                        self._models.find(found[1])
+                        self._models.find(inference[1])
                     except UnknownOperator:
                         continue
-                    counts = self._counts[found[1]] = _Counts()
+                    counts = self._counts[inference[1]] = _Counts()
                 counts.add(record)
 
     def to_json(self, name: str | None = None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
 
 from ...planning import Plan, make_plan
+from ..background_threads import INLINE_TEXT_BYTES
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..calls.prepared_call import slices_bytes
@@ -25,7 +26,6 @@ from ..documents import examples
 from ..documents.conformance import conformance_of
 from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding, require_json
-from ..parse_threads import INLINE_TEXT_BYTES
 from ..request_body import RequestBody, receive_chunked, whole_json
 from ..service import Service, service_of
 from ..wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
@@ -202,13 +202,13 @@ async def validate(request: Request) -> JsonDocument:
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         if _is_node(document):
-            found, operation = await slow_threads.run(True, _node_verdict, level, document)
+            verdict, operation = await slow_threads.run(True, _node_verdict, level, document)
         else:
-            found, operation = await threads.run(large, _descriptor_verdict, level, document)
+            verdict, operation = await threads.run(large, _descriptor_verdict, level, document)
         plan = None
-        if operation is not None and found["valid"]:
+        if operation is not None and verdict["valid"]:
             plan = await threads.run(large, make_plan, operation, settings.slice_bytes)
-        return JsonDocument(found | {"cost": None if plan is None else _cost(service, plan)})
+        return JsonDocument(verdict | {"cost": None if plan is None else _cost(service, plan)})
 
 
 def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
@@ -247,12 +247,11 @@ def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, A
     return _verdict(level, [v.prefixed("desc") for v in desc.unsupported_at(level)], desc), desc
 
 
-def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:
-    found: list[Violation] = list(violations)
+def _verdict(level: FeatureLevel, violations: Sequence[Violation], desc: OperatorDesc | None = None) -> dict[str, Any]:
     verdict: dict[str, Any] = {
-        "valid": not found,
+        "valid": not violations,
         "feature_level": str(level),
-        "violations": [violation.to_json() for violation in found],
+        "violations": [violation.to_json() for violation in violations],
         "lowest_feature_level": None,
         "op": None,
         "output": None,
@@ -306,7 +305,7 @@ def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any]
     lowering = lower(node, level)
     descriptor = lowering.descriptor
     lowest = None if descriptor is None else descriptor.lowest_feature_level()
-    found = _verdict(level, []) | {
+    verdict = _verdict(level, []) | {
         "lowest_feature_level": None if lowest is None else str(lowest),
         "op": node.to_json(),
         "output": node.output.to_json(),
@@ -318,4 +317,4 @@ def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any]
             "op": None if descriptor is None else descriptor.to_document(),
         },
     }
-    return found, node
+    return verdict, node

@@ -65,8 +65,8 @@ async def list_limits(request: Request) -> JsonDocument:
     memory = {"lent_bytes": buffers.allocated_bytes, "kept_bytes": buffers.kept_bytes}
     workers = {} if service.pool is None else service.pool.workers
     rates = {key: dict(worker.costs.seconds_per_element) for key, worker in workers.items()}
-    found = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
-    return JsonDocument(found)
+    document = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
+    return JsonDocument(document)
 
 
 # The paths are those of the Open Inference Protocol's health endpoints.

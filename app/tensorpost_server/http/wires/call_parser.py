@@ -116,19 +116,15 @@ def refuse_unknown(sent: Mapping[str, object], known: Sequence[str]) -> None:
 def take_options(sent: dict[str, object], names: Sequence[str]) -> RunOptions:
     """Take the options out of the parameters.
 
-    Args:
-        sent: the parameters by name.
-        names: which of `backend`, `device` and `feature_level` there are.
-
     Raises:
         InvalidParameter: an option has a value that it cannot have.
     """
-    found = {name: str(sent.pop(name)) for name in names if name in sent}
-    device, level = found.get("device"), found.get("feature_level")
+    options = {name: str(sent.pop(name)) for name in names if name in sent}
+    device, level = options.get("device"), options.get("feature_level")
     if device is not None:
         query_number("device", device, "is not the number of a device; /v1/devices lists them, counted from 0")
     return RunOptions(
-        found.get("backend"),
+        options.get("backend"),
         None if device is None else int(device),
         None if level is None else FeatureLevel.parse(level),
     )
@@ -207,10 +203,10 @@ def match_names(
 
 def numbered_names(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
     """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
-    found: list[str] = []
+    names: list[str] = []
     for name, is_array in inputs:
-        found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
-    return found[:count]
+        names += [f"{name}_{index}" for index in range(count - len(names))] if is_array else [name]
+    return names[:count]
 
 
 def led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:

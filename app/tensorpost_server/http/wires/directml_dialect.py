@@ -130,12 +130,12 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
-    for index, violation in enumerate(found):
+    violations = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
+    for index, violation in enumerate(violations):
         if settings := output_settings(violation):
-            found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
+            violations[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
             names[str(violation.path[-1])] = settings[0]
-    return led_by_parameter(type(error).of(found), names)
+    return led_by_parameter(type(error).of(violations), names)
 
 
 def _required(settings: Sequence[str]) -> str:
@@ -180,14 +180,14 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
     optional: list[str] = []
     more = ""
     for field in cls.facts.fields_by_kind["input"]:
-        name, own = field.slot_name, by_field.get(field.attribute_name, [])
-        names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
+        name, announced = field.slot_name, by_field.get(field.attribute_name, [])
+        names = [f"{name}_{index}" for index in range(max(1, len(announced)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
         more = f"{name}_{len(names)}" if field.is_array else more
-        if own and not {field.name, field.attribute_name} & desc.keys():
-            own.sort(key=itemgetter(0))
-            found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
-            desc[field.name] = found if field.is_array else found[0]
+        if announced and not {field.name, field.attribute_name} & desc.keys():
+            announced.sort(key=itemgetter(0))
+            described = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in announced]
+            desc[field.name] = described if field.is_array else described[0]
     match_names(tensors, required, optional, more=more)
 
 
@@ -200,7 +200,7 @@ def _describe_outputs(
     """
     sizes = [_value("output_sizes", entry, array=True) for entry in _several(sent, "output_sizes")]
     types = [entry.strip() if isinstance(entry, str) else entry for entry in _several(sent, "output_data_type")]
-    found: list[dict[str, Any]] = []
+    outputs: list[dict[str, Any]] = []
     for index in range(max(len(sizes), len(types))):
         output: dict[str, Any] = {}
         if tensors:
@@ -208,15 +208,15 @@ def _describe_outputs(
         for key, entries in (("DataType", types), ("Sizes", sizes)):
             if entries:
                 output[key] = entries[min(index, len(entries) - 1)]
-        found.append(output)
+        outputs.append(output)
     fields = cls.facts.fields_by_kind["output"]
-    if len(found) > len(fields) and not fields[-1].is_array:
+    if len(outputs) > len(fields) and not fields[-1].is_array:
         raise InvalidParameter(
-            f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",
+            f"the query describes {len(outputs)} outputs, but {cls.operator_type} has {len(fields)}",
             extra={"parameter": "output_sizes"},
         )
-    for field, output in zip(fields, found, strict=False):
-        desc[field.name] = found[len(fields) - 1 :] if field.is_array else output
+    for field, output in zip(fields, outputs, strict=False):
+        desc[field.name] = outputs[len(fields) - 1 :] if field.is_array else output
 
 
 def _several(sent: Mapping[str, object], name: str) -> list[object]:

@@ -85,7 +85,7 @@ class OnnxParser:
         if is_own(name) and not any(entry.variadic for entry in self._schema.inputs):
             required, optional = self._names()
             match_names(tensors, required, sorted(optional | self.value_names))
-        found = {
+        announced = {
             tensor.name: OnnxTensor(tensor.data_type.numpy_name, tensor.shape)
             for tensor in tensors
             if tensor.name not in self.value_names
@@ -93,14 +93,14 @@ class OnnxParser:
         if document is None:
             at = NEWEST_OPSET if opset is None else opset
             try:
-                node = OnnxNode.from_query(name, at, sent, {**found, **values})
+                node = OnnxNode.from_query(name, at, sent, {**announced, **values})
             except InvalidDescriptor as error:
                 raise led_by_parameter(error, {parameter: parameter for parameter in sent}) from None
         else:
-            node = OnnxNode.from_json(_completed(document, name, opset, found, values))
+            node = OnnxNode.from_json(_completed(document, name, opset, announced, values))
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
-            if found.get(slot.name) != tensor:
-                sent = found[slot.name].to_json() if slot.name in found else "missing"
+            if announced.get(slot.name) != tensor:
+                sent = announced[slot.name].to_json() if slot.name in announced else "missing"
                 raise TensorMismatch(
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
@@ -124,13 +124,13 @@ def _entries(value: object) -> int:
 
 @cache
 def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
-    own = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
-    if not own:
-        found = (find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1))
-        own = [*islice((schema for schema in found if isinstance(schema, OnnxSchema)), 1)]
-    if not own:
+    versions = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    if not versions:
+        schemas = (find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1))
+        versions = [*islice((schema for schema in schemas if isinstance(schema, OnnxSchema)), 1)]
+    if not versions:
         raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
-    return tuple(own)
+    return tuple(versions)
 
 
 @cache
@@ -139,7 +139,11 @@ def _value_names(op_type: str) -> frozenset[str]:
 
 
 def _completed(
-    members: Mapping[str, Any], name: str, opset: int | None, found: Mapping[str, OnnxTensor], values: Mapping[str, Any]
+    members: Mapping[str, Any],
+    name: str,
+    opset: int | None,
+    announced: Mapping[str, OnnxTensor],
+    values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The node document with what the path and the tensors say."""
     if members.get("op_type", name) != name:
@@ -155,5 +159,5 @@ def _completed(
         twice = sorted(sent.keys() & values.keys())
         if twice:
             raise TensorMismatch(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
-        inputs = {**found, **sent, **values}
+        inputs = {**announced, **sent, **values}
     return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}

@@ -43,13 +43,7 @@ _U8 = datatypes.data_type("U8")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorAnswer:
-    """See `Answer`.
-
-    Attributes:
-        format: the media types of the call, of which the answer's is used.
-        operation: what was asked for.
-        id: the caller's id of the call; None if there is none.
-    """
+    """See `Answer`."""
 
     format: RequestFormat
     operation: Operation
@@ -269,5 +263,5 @@ def _repeated_channels(plan: Plan, layout: str) -> str:
     if desc.repeats[channels] == 1 or meant[channels] != 1:
         return ""
     had, has = desc.input_tensor.sizes[channels], desc.output_tensor.sizes[channels]
-    given, wanted = (",".join(map(str, repeats)) for repeats in (desc.repeats, meant))
-    return f"; repeats={given} repeats the channels as well, {had} become {has}; write repeats={wanted}"
+    sent, wanted = (",".join(map(str, repeats)) for repeats in (desc.repeats, meant))
+    return f"; repeats={sent} repeats the channels as well, {had} become {has}; write repeats={wanted}"

@@ -19,10 +19,10 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
 
+from ..background_threads import CallerThreads
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
-from ..parse_threads import CallerThreads
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import MOST_JSON_CONTAINERS, CallParser, Dialect, as_document, read_document, read_query
 from .dialects import takes_long
@@ -33,12 +33,7 @@ ParsedHead = TypeVar("ParsedHead")
 
 
 class OperatorWire:
-    """`POST /v1/operators/{operator}` and `POST /v1/onnx/{op_type}`. See `Wire`.
-
-    Args:
-        dialect: the dialect of the path.
-        operator: the name in the path.
-    """
+    """`POST /v1/operators/{operator}` and `POST /v1/onnx/{op_type}`. See `Wire`."""
 
     __slots__ = ("_dialect", "_operator", "_parser", "takes_long")
 
@@ -196,7 +191,7 @@ class OperatorWire:
         if not isinstance(document, Mapping):
             raise InvalidDescriptor.of([Violation("document", (), f"the body must be {example}", None, expected)])
         members = cast("Mapping[str, Any]", document)
-        found = [
+        violations = [
             Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
             for key in members
             if key not in ("op", "tensors", "id")
@@ -204,15 +199,17 @@ class OperatorWire:
         sent: Any = members.get("tensors")
         if not isinstance(sent, Mapping):
             message = f"tensors must name each, as in {example}"
-            found.append(Violation("document", ("tensors",), message, sent, expected))
+            violations.append(Violation("document", ("tensors",), message, sent, expected))
         elif len(cast("Mapping[str, Any]", sent)) > MOST_TENSORS:
             count = len(cast("Mapping[str, Any]", sent))
             message = f"has {count:,} tensors; at most {MOST_TENSORS:,} are read here"
-            found.append(Violation("tensor-count", ("tensors",), message, count, f"at most {MOST_TENSORS} tensors"))
+            violations.append(
+                Violation("tensor-count", ("tensors",), message, count, f"at most {MOST_TENSORS} tensors")
+            )
         if not isinstance(members.get("id"), (str, type(None))):
-            found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
-        if found:
-            raise InvalidDescriptor.of(found)
+            violations.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
+        if violations:
+            raise InvalidDescriptor.of(violations)
         strings = set[str]()
         arrays = {
             name: frame.tensor_from_json(content, path=("tensors", name))

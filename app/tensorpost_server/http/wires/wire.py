@@ -7,9 +7,9 @@ from typing import Protocol
 
 from ...engine import Ticket
 from ...settings import Settings
+from ..background_threads import CallerThreads
 from ..caller_watch import CallerWatch
 from ..calls.call import Answer, Call, CallFormat, OpenSink
-from ..parse_threads import CallerThreads
 from ..request_body import RequestBody
 
 
@@ -100,4 +100,3 @@ class Wire(Protocol):
 
     def close(self) -> None:
         """Release what reading and sinks hold; called once, when the request has ended."""
-        ...

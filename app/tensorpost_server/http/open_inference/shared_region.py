@@ -9,13 +9,8 @@ from typing import Any, ClassVar
 from tensorpost.values.problems import InvalidParameter
 
 
-class Region(ABC):
+class SharedRegion(ABC):
     """Memory that a caller registered.
-
-    Args:
-        name: the name that it was registered by.
-        size: length in bytes.
-        owner: the caller who registered it.
 
     Attributes:
         kind: `system` or `cuda`.

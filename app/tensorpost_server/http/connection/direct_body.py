@@ -25,60 +25,28 @@ def is_large(length: int) -> bool:
 
 
 class BodyConnection(Protocol):
-    """The protocol of a connection, as far as a body needs it.
-
-    Attributes:
-        transport: the connection's transport.
-        loop: the connection's event loop.
-        pace: the counts of the bytes that move.
-    """
+    """The protocol of a connection, as far as a body needs it."""
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     pace: CallerPace
 
     @property
-    def flow(self) -> FlowControl:
-        """What pauses and resumes reading."""
-        ...
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The callback of a transport that is closed."""
-        ...
-
-    def eof_received(self) -> bool | None:
-        """The callback of a transport whose peer sends no more."""
-        ...
-
-    def pause_writing(self) -> None:
-        """The callback of a transport whose buffer is full."""
-        ...
-
-    def resume_writing(self) -> None:
-        """The callback of a transport whose buffer has room again."""
-        ...
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes that the application reads by `receive`."""
-        ...
-
-    def on_message_complete(self) -> None:
-        """Take note that the body has ended."""
-        ...
+    def flow(self) -> FlowControl: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def on_message_complete(self) -> None: ...
 
 
-class CountedBody(asyncio.BufferedProtocol):
+class DirectBody(asyncio.BufferedProtocol):
     """Counts a body; stands in the place of its connection's protocol while it may be received into memory.
 
     A transport reads into memory only for an `asyncio.BufferedProtocol`. While the application waits for nothing in its
     memory (it reads by `receive`, or has answered already), bytes go to the usual protocol by way of a buffer here. No
     byte after the end of the body is asked for.
-
-    Args:
-        connection: the protocol of the connection.
-        cycle: the request.
-        length: the length of the body in bytes, at least 1.
-        into_memory: whether the transport can read into the application's memory.
 
     Attributes:
         unread: the bytes that have not arrived.

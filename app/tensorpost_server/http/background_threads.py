@@ -27,13 +27,8 @@ INLINE_JSON_ELEMENTS = 1024
 """Largest output, in elements, that is written as JSON there; 1 ms."""
 
 
-class ParseThreads:
-    """Threads of its own for calls of callers in turn; they start with the first call.
-
-    Args:
-        count: the number of threads.
-        name: the beginning of their names.
-    """
+class BackgroundThreads:
+    """Threads of its own for calls of callers in turn; they start with the first call."""
 
     def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:
         self.threads = WorkerThreads(count, name, extra_small=False, lower_priority=True)
