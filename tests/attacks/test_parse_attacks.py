@@ -35,7 +35,7 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.problems import InvalidFrame, InvalidJson
-from tensorpost_server.http.background_threads import BackgroundThreads
+from tensorpost_server.http.background_threads import background_threads
 from tensorpost_server.http.json_numbers import json_numbers
 from tensorpost_server.http.wires.operator_answer import tensor_json
 
@@ -62,7 +62,7 @@ def counted(server: Serving, data: bytes) -> tuple[Answer, Counter[str], Counter
             (on_loop if name == LOOP else elsewhere)[code_frame.f_code.co_name] += 1
 
     loop = server.server.servers[0].get_loop()
-    server.service.parsing = BackgroundThreads()  # whose threads have not started yet
+    server.service.parsing = background_threads()  # whose threads have not started yet
     threading.setprofile(count)
     loop.call_soon_threadsafe(sys.setprofile, count)
     try:

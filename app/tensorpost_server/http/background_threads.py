@@ -27,19 +27,13 @@ INLINE_JSON_ELEMENTS = 1024
 """Largest output, in elements, that is written as JSON there; 1 ms."""
 
 
-class BackgroundThreads:
-    """Threads of its own for calls of callers in turn; they start with the first call."""
-
-    def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:
-        self.threads = WorkerThreads(count, name, extra_small=False, lower_priority=True)
-
-    def for_caller(self, caller: str) -> CallerThreads:
-        """The threads, for a request of this caller."""
-        return CallerThreads(self.threads, caller)
+def background_threads(count: int = 1, name: str = "tensorpost-parse") -> WorkerThreads:
+    """Threads for calls of callers in turn; they start with the first call."""
+    return WorkerThreads(count, name, extra_small=False, lower_priority=True)
 
 
 class CallerThreads:
-    """Runs calls for one request."""
+    """Runs calls for one request of a caller on threads that `background_threads` made."""
 
     __slots__ = ("_caller", "_threads")
 

@@ -16,7 +16,7 @@ from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBacken
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from .access.access_control import QUOTA, ByteQuota
-from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
+from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
 from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
@@ -67,8 +67,8 @@ class Execution:
         self._caller = caller_of(scope)
         self._quota: ByteQuota | None = scope.get(QUOTA)
         self.settings, self.query = service.settings, scope["query_string"].decode("latin-1")
-        self.parsing = service.parsing.for_caller(self._caller)
-        self.slow_threads = service.slow_threads.for_caller(self._caller)
+        self.parsing = CallerThreads(service.parsing, self._caller)
+        self.slow_threads = CallerThreads(service.slow_threads, self._caller)
         self.head_has_arrived = self.large = False
         self._wait = wait_seconds(fields.get(b"prefer"))
         self._limit = asyncio.timeout(self._wait)

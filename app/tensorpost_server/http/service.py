@@ -14,10 +14,10 @@ from starlette.requests import Request
 from tensorpost.values.library_message import without_paths
 from tensorpost.values.problems import NotReady
 
-from ..engine import Admission, Pool
+from ..engine import Admission, Pool, WorkerThreads
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
-from .background_threads import BackgroundThreads
+from .background_threads import background_threads
 from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies
 from .calls.prepared_call import CallKey, PreparedCall
@@ -80,9 +80,9 @@ class Service:
     metrics: RequestMetrics | None = None
     traces: Traces | None = None
     records: RecordBatch | None = None
-    parsing: BackgroundThreads = field(default_factory=BackgroundThreads)
+    parsing: WorkerThreads = field(default_factory=background_threads)
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    slow_threads: BackgroundThreads = field(default_factory=lambda: BackgroundThreads(2, "tensorpost-slow"))
+    slow_threads: WorkerThreads = field(default_factory=lambda: background_threads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
 

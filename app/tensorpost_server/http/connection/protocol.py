@@ -37,7 +37,16 @@ from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .direct_body import DirectBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
-from .request_parser import HEAD_END, MOST_QUEUED, BacklogFlowControl, Refusal, RequestParser, end_of_part
+from .request_parser import (
+    HEAD_END,
+    MOST_FIELDS,
+    MOST_QUEUED,
+    BacklogFlowControl,
+    Refusal,
+    RequestParser,
+    end_of_part,
+    head_too_large,
+)
 from .request_turns import MOST_READ_IN_A_TURN, READ_COST
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
@@ -62,6 +71,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     parser: RequestParser
+    # The request whose bytes arrive, or arrived last.
+    cycle: RequestResponseCycle | None  # pyright: ignore[reportIncompatibleVariableOverride] # there may be none yet
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -84,11 +95,6 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
-
-    @property
-    def _current(self) -> RequestResponseCycle | None:
-        """The request whose bytes arrive, or arrived last; uvicorn's type says that there always is one."""
-        return self.cycle
 
     @property
     def _arriving_body(self) -> DirectBody | None:
@@ -178,7 +184,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._request = IncomingRequest(head, len(data) - head_end)
             self._change(Event.REQUEST_BEGINS)
         self._unset_keepalive_if_required()
-        ended, cycle = self._reading in (Reading.REFUSED, Reading.LINGERING), self._current
+        ended, cycle = self._reading in (Reading.REFUSED, Reading.LINGERING), self.cycle
         if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
             ended = self._close.discard(len(data)) or ended
         if not ended:
@@ -217,7 +223,7 @@ class DirectProtocol(HttpToolsProtocol):
                 self.flow.pause_reading()
                 self._flow.backlog = data[start:]
                 return
-            end = end_of_part(data, start, self._request.unparsed_body, self._current)
+            end = end_of_part(data, start, self._request.unparsed_body, self.cycle)
             try:
                 self.parser.feed(data[start:end])
                 start = end
@@ -265,7 +271,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer field."""
-        self.parser.check_fields(self.headers)
+        if len(self.headers) >= MOST_FIELDS:
+            raise head_too_large(f"{MOST_FIELDS} fields")
         # The parser leaves white space after the value, which is no part of it (RFC 9110, section 5.5).
         super().on_header(name, value.strip(b" \t"))
 
@@ -278,7 +285,7 @@ class DirectProtocol(HttpToolsProtocol):
         request = self._request
         request.content_length = length = framing.length or 0
         super().on_headers_complete()
-        cycle = self._current
+        cycle = self.cycle
         if cycle is None or cycle.scope is not self.scope:
             return  # it becomes a WebSocket
         request.in_head = False
@@ -345,11 +352,13 @@ class DirectProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             return
+        cycle = self.cycle
+        assert cycle is not None
         if following is not None:
             self._active = following
-            if (body := self._arriving_body) is not None and following is self.cycle:
+            if (body := self._arriving_body) is not None and following is cycle:
                 body.pause()
-        elif self._reading is Reading.PARSED and not self.cycle.more_body and not self._request.in_head:
+        elif self._reading is Reading.PARSED and not cycle.more_body and not self._request.in_head:
             self._change(Event.ALL_ANSWERED)
         if self._refusal is not None and (following is None or following.more_body):
             self._answer_refusal(*self._refusal)
@@ -406,7 +415,7 @@ class DirectProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Close the connection if the caller is too slow; `now` is the loop's time in seconds."""
         phase = self.pace.slow_phase(
-            now, self.transport, self._current,
+            now, self.transport, self.cycle,
             writes=not self.flow.write_paused,
             reads=not (self.flow.read_paused or self._reading is Reading.LINGERING),
             # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came

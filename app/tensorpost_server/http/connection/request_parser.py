@@ -56,7 +56,8 @@ class Refusal(Exception):
         return b"".join([start, *lines, b"\r\n", body])
 
 
-def _head_too_large(most: str) -> Refusal:
+def head_too_large(most: str) -> Refusal:
+    """The refusal of a head with more than that."""
     return Refusal(LimitExceeded(f"the head of this request has more than {most}; send a shorter one"), 431)
 
 
@@ -99,20 +100,11 @@ class RequestParser(httptools.HttpRequestParser):
             if isinstance(cause := error.__context__, Refusal):
                 raise cause from None
             raise Refusal(InvalidRequest("this is not a request of HTTP/1.1")) from None
-        self._check_length(self.unparsed_bytes)
+        if self.unparsed_bytes > self._head_bytes:
+            raise self._too_long()
 
-    def check_fields(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Whether there may be another header field.
-
-        Raises:
-            Refusal: there are `MOST_FIELDS` already.
-        """
-        if len(headers) >= MOST_FIELDS:
-            raise _head_too_large(f"{MOST_FIELDS} fields")
-
-    def _check_length(self, length: int) -> None:
-        if length > self._head_bytes:
-            raise _head_too_large(f"{self._head_bytes:,} bytes (setting {ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES)")
+    def _too_long(self) -> Refusal:
+        return head_too_large(f"{self._head_bytes:,} bytes (setting {ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES)")
 
     def framing(
         self, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, health_only: bool, declines_upgrade: bool
@@ -122,7 +114,8 @@ class RequestParser(httptools.HttpRequestParser):
         Raises:
             Refusal: the request cannot be given to the application.
         """
-        self._check_length(len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]))
+        if len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]) > self._head_bytes:
+            raise self._too_long()
         try:
             framing = request_framing(header_fields(headers), self.get_http_version())
         except InvalidParameter as error:

@@ -158,7 +158,7 @@ class GrpcServer:
             data: bytes | memoryview | None = b""
             if name not in _HEALTH:
                 data = await call.read(_MOST_SMALL_MESSAGE_BYTES, "", self._slow(call))
-            threads = self._service.parsing.for_caller(call.caller)
+            threads = CallerThreads(self._service.parsing, call.caller)
             message = await threads.run(len(data or b"") > INLINE_TEXT_BYTES, parsed, request, data or b"")
             path = query.path if isinstance(query.path, str) else query.path(message)
             if query.flag:
@@ -227,7 +227,7 @@ class GrpcServer:
         return name or network_of(address or "local")
 
     def _slow(self, call: GrpcCall) -> CallerThreads:
-        return self._service.slow_threads.for_caller(call.caller)
+        return CallerThreads(self._service.slow_threads, call.caller)
 
     # ---- requests of /v2 ---------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class GrpcServer:
         large = len(head) > INLINE_TEXT_BYTES
         if large:
             self._reserve(call, _PARSED_BYTES * len(head))
-        threads = self._service.parsing.for_caller(call.caller)
+        threads = CallerThreads(self._service.parsing, call.caller)
         message = await threads.run(large, parsed, self._messages["ModelInferRequest"], head)
         path = f"{model_path(message.model_name, message.model_version)}/infer"
         fields = {JSON_LENGTH: str(len(head)).encode()}

@@ -83,9 +83,8 @@ class InferenceAnswer:
     @property
     def streams(self) -> bool:
         """See `Answer.streams`: every output is in the body, as bytes."""
-        return self.coding is None and all(
-            output.wanted and output.binary and not output.is_text for output in self.outputs
-        )
+        in_body = [output.wanted and output.binary and not output.is_text for output in self.outputs]
+        return self.coding is None and all(in_body)
 
     @property
     def encodes(self) -> bool:

@@ -29,7 +29,7 @@ from .cuda_region import CudaRegion
 from .infer_format import InferFormat, JsonPart
 from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
 from .inference_answer import InferenceAnswer, OutputForm, output_forms
-from .model_operation import announced, operation_of, output_type, small_tensor_names
+from .model_operation import announced, operation_of, output_type
 from .models import Model
 from .shared_memory import AnyRegion, SharedMemory
 
@@ -148,7 +148,8 @@ class InferenceWire:
             request = await context.parsing.run(context.large, self._codec.read, part.head, binary_bytes)
         else:
             request = _raw_request(self._model, body.length)
-        small = small_tensor_names(self._model, request.inputs)
+        small_tensors = self._model.small_tensors
+        small = frozenset([tensor.name for tensor in request.inputs if tensor.name in small_tensors])
         for tensor in request.inputs:
             if tensor.name in small and tensor.packed_bytes > MOST_VALUE_BYTES:
                 raise TensorMismatch(

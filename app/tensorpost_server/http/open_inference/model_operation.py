@@ -18,19 +18,11 @@ from tensorpost.values.problems import InvalidJson, InvalidParameter, Tensorpost
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from ..wires.call_parser import as_document, read_document
-from ..wires.dialects import DIALECTS
 from .infer_request import InferInput
 from .models import Model, ModelCatalogue, TensorInfo
 
 _OPTIONS = ("backend", "device", "feature_level")
 _UINT8, _BOOL = data_type("uint8"), data_type("bool")
-
-
-def small_tensor_names(model: Model, inputs: Sequence[InferInput]) -> frozenset[str]:
-    """The inputs whose elements are part of the operation: attributes that came as tensors."""
-    known = {*model.attributes, *DIALECTS[model.dialect](model.operator).value_names}
-    known -= {tensor.name for tensor in model.inputs}
-    return frozenset(tensor.name for tensor in inputs if tensor.name in known)
 
 
 def announced(model: Model, tensor: InferInput) -> AnnouncedTensor:
@@ -53,7 +45,7 @@ def operation_of(
     Raises:
         InvalidRequest: any of them is malformed, or they contradict each other.
     """
-    parser = DIALECTS[model.dialect](model.operator)
+    parser = model.parser
     attributes = {**model.fixed, **parameters}
     for kind, names in (("fixed by the model", model.fixed.keys()), ("sent as a tensor as well", values.keys())):
         if twice := sorted(names & parameters.keys()):

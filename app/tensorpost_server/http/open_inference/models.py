@@ -7,7 +7,7 @@ another datatype in its metadata. Presets, operators whose attributes are fixed,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -16,14 +16,16 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tensorpost.descriptors import OPERATORS, BufferTensorDesc, OperatorDesc
-from tensorpost.descriptors.catalogue import FieldFacts
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, OperatorDesc, operator_class
+from tensorpost.descriptors.catalogue import FieldFacts, SupportRow
 from tensorpost.descriptors.operator_desc import Given, NotGiven
 from tensorpost.onnx import ONNX_OPERATORS, OnnxSchema
 from tensorpost.values.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
 from tensorpost.values.problems import InvalidParameter, UnknownOperator, nearest
 
 from ...settings import Preset
+from ..wires.call_parser import CallParser
+from ..wires.dialects import DIALECTS
 
 VERSION = "1"
 """The version of every model. Clients read it as a number."""
@@ -70,7 +72,6 @@ class Model:
         inputs: the tensors that it is always given, in the order of the operator.
         outputs: the tensors that come back.
         attributes: what may be given as a parameter or a small tensor, with its schema.
-        required: names of the attributes that must be given.
         fixed: attributes of a preset, by name, as JSON values.
     """
 
@@ -80,13 +81,23 @@ class Model:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     attributes: Mapping[str, Any]
-    required: tuple[str, ...]
     fixed: Mapping[str, Any]
 
     @property
     def is_onnx(self) -> bool:
         """Whether the operator is ONNX's."""
         return self.dialect == "/v1/onnx"
+
+    @cached_property
+    def parser(self) -> CallParser:
+        """Parses calls of the operator."""
+        return DIALECTS[self.dialect](self.operator)
+
+    @cached_property
+    def small_tensors(self) -> frozenset[str]:
+        """Names of the tensors whose elements are part of the operation: attributes that come as tensors."""
+        known = {*self.attributes, *self.parser.value_names}
+        return frozenset(known.difference([tensor.name for tensor in self.inputs]))
 
     @property
     def platform(self) -> str:
@@ -105,7 +116,8 @@ class Model:
 
     def to_config(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
-        required = [name for name in self.required if name not in self.fixed]
+        names = _required_by_onnx(self.operator) if self.is_onnx else _required_by_directml(self.operator)
+        required = [name for name in names if name not in self.fixed]
         schema = {"type": "object", "properties": self.attributes, "required": required}
         return {
             "name": self.name,
@@ -238,12 +250,10 @@ def _of_directml(name: str, cls: type[OperatorDesc], wanted: DataType) -> Model:
         # Counts of arrays follow from them; those of groups or heads do not.
         if not field.name.endswith("Count") or cls.model_fields[field.attribute_name].default_factory is None
     }
-    follow = _attributes_that_follow(cls)
-    required = [each for each in attributes if cls.model_fields[each].is_required() and each not in follow]
     attributes["output_sizes"] = {"type": "array", "items": {"type": "integer"}}
     attributes["output_data_type"] = _enum_schema(TensorDataType)
     path, operator = "/v1/operators", cls.operator_type.lower()
-    return Model(name, path, operator, tuple(inputs), tuple(outputs), attributes, tuple(required), {})
+    return Model(name, path, operator, tuple(inputs), tuple(outputs), attributes, {})
 
 
 class _EveryTensor(Given):
@@ -267,23 +277,34 @@ class _EveryTensor(Given):
         return 1
 
 
-def _attributes_that_follow(cls: type[OperatorDesc]) -> set[str]:
-    """The attributes that may be left out, since they follow from tensors or have a value that is usual."""
-    names: set[str] = set()
+def _required_by_directml(operator: str) -> Iterator[str]:
+    """The attributes that do not follow from tensors and have no value that is usual."""
+    cls, follow = operator_class(operator), set[str]()
     with suppress(NotGiven):  # an attribute decides the rest, which are outputs
         for name, _ in cls.inferred(_EveryTensor()):
-            names.add(name)
-    return names
+            follow.add(name)
+    for field in cls.facts.fields_by_kind["attribute"]:
+        name = field.attribute_name
+        if cls.model_fields[name].is_required() and name not in follow:
+            yield name
 
 
 def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType) -> list[TensorInfo]:
     support = cls.facts.support
     rows = support["*"] if "*" in support else support[field.name]
-    types = [type_ for row in rows for type_ in row.data_types]
-    shown_type = _advertised([type_.row for type_ in types if type_ not in _FOUR_BITS], wanted)
-    rank = input_rank(min(row.dimension_counts[0] for row in rows), max(row.dimension_counts[1] for row in rows))
+    rank = input_rank(min([row.dimension_counts[0] for row in rows]), max([row.dimension_counts[1] for row in rows]))
     names = [f"{field.slot_name}_{index}" for index in range(_ARRAY_TENSORS)] if field.is_array else [field.slot_name]
-    return [TensorInfo(name, shown_type, (-1,) * rank) for name in names]
+    return [TensorInfo(name, _shown_type(rows, wanted), (-1,) * rank) for name in names]
+
+
+def _shown_type(rows: Sequence[SupportRow], wanted: DataType) -> DataType:
+    """As `_advertised`, of DirectML's types."""
+    for shown in (wanted, _FLOAT32):
+        type_ = TensorDataType.__members__.get(shown.directml or "")
+        if type_ is not None and any(type_ in row.data_types for row in rows):
+            return shown
+    types = [type_ for row in rows for type_ in row.data_types]
+    return _advertised([type_.row for type_ in types if type_ not in _FOUR_BITS], wanted)
 
 
 _FOUR_BITS = (TensorDataType.UINT4, TensorDataType.INT4)
@@ -306,7 +327,7 @@ def _enum_schema(cls: type[IntEnum]) -> dict[str, Any]:
 
 
 def _of_onnx(name: str, op_type: str, wanted: DataType) -> Model:
-    schema = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type][-1]
+    schema = _newest_schema(op_type)
     free = (-1,) * _MOST_RANK
     inputs: list[TensorInfo] = []
     for entry in schema.data_inputs:
@@ -323,10 +344,18 @@ def _of_onnx(name: str, op_type: str, wanted: DataType) -> Model:
         only = entry.name if len(schema.outputs) > 1 else "output"
         names = [f"{entry.name}_{index}" for index in range(_ARRAY_TENSORS)] if entry.variadic else [only]
         outputs += [TensorInfo(each, types, free) for each in names]
-    required = [entry.name for entry in schema.value_inputs if not entry.optional]
-    required += [attribute.name for attribute in schema.attributes if attribute.required]
     path, attributes = "/v1/onnx", _onnx_attributes(schema)
-    return Model(name, path, op_type, tuple(inputs), tuple(outputs), attributes, tuple(required), {})
+    return Model(name, path, op_type, tuple(inputs), tuple(outputs), attributes, {})
+
+
+def _newest_schema(op_type: str) -> OnnxSchema:
+    return [schema for schema in ONNX_OPERATORS if schema.op_type == op_type][-1]
+
+
+def _required_by_onnx(op_type: str) -> list[str]:
+    schema = _newest_schema(op_type)
+    required = [entry.name for entry in schema.value_inputs if not entry.optional]
+    return required + [attribute.name for attribute in schema.attributes if attribute.required]
 
 
 def _onnx_attributes(schema: OnnxSchema) -> dict[str, Any]:

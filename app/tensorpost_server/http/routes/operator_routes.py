@@ -18,7 +18,7 @@ from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
 
 from ...planning import Plan, make_plan
-from ..background_threads import INLINE_TEXT_BYTES
+from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..calls.prepared_call import slices_bytes
@@ -198,7 +198,7 @@ async def validate(request: Request) -> JsonDocument:
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
         large, caller = length > INLINE_TEXT_BYTES, caller_of(request.scope)
-        threads, slow_threads = service.parsing.for_caller(caller), service.slow_threads.for_caller(caller)
+        threads, slow_threads = CallerThreads(service.parsing, caller), CallerThreads(service.slow_threads, caller)
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         if _is_node(document):
