@@ -76,10 +76,7 @@ def serve(
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
     chosen = {"host": host, "port": port, "uds": uds}
-    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
-    _log_to_standard_error(log_level, settings)
-    for sentence in unknown_variables():
-        _log.warning(sentence)
+    settings = _settings_of_a_server(chosen, log_level)
     choice = choose_protocol(settings)
     if choice.missing:
         _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
@@ -123,17 +120,22 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
         ModuleNotFoundError: Ray is not installed; the message names the extra.
     """
-    chosen = {"host": host, "port": port}
-    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
-    _log_to_standard_error(log_level, settings)
-    for sentence in unknown_variables():
-        _log.warning(sentence)
+    settings = _settings_of_a_server({"host": host, "port": port}, log_level)
     host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host_in_url}:{settings.port}"
     loopback = settings.host == "localhost" or is_loopback(address)
     if not loopback:
         _check_access_from_outside(settings, address)
     importlib.import_module(".ray", __package__).run(settings, replicas, loopback=loopback)
+
+
+def _settings_of_a_server(arguments: Mapping[str, object], log_level: str) -> Settings:
+    """The settings, with these arguments that are not None; from now on the log is written as they say."""
+    settings = read_settings(**{name: value for name, value in arguments.items() if value is not None})
+    _log_to_standard_error(log_level, settings)
+    for sentence in unknown_variables():
+        _log.warning(sentence)
+    return settings
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
@@ -153,11 +155,7 @@ def _is_loopback_host(host: str) -> bool:
 
 
 def _check_access_from_outside(settings: Settings, address: str) -> None:
-    """What has to be set before others than this machine can reach the server.
-
-    Raises:
-        InvalidParameter: anybody could call, and no setting says that this is meant.
-    """
+    """What has to be set before others than this machine can reach the server."""
     if settings.trusted_proxies.strip() == "*":
         _log.warning(
             "whoever can reach %s may say whose requests it sends (%s is *): let nobody but one proxy reach it",

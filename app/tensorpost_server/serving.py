@@ -196,11 +196,7 @@ class Listener:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """A Unix socket bound to this path. The file of a server that is gone is replaced.
-
-    Raises:
-        InvalidParameter: another process listens there, the file is not a socket, or the system refuses the path.
-    """
+    """A Unix socket bound to this path. The file of a server that is gone is replaced."""
     hint = f"choose another --uds ({setting_variable('uds')})"
     if not hasattr(socket, "AF_UNIX"):
         raise InvalidParameter(f"there are no Unix sockets for Python on {sys.platform}; use --host and --port")
@@ -232,11 +228,7 @@ def _is_answered(path: Path) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket.
-
-    Raises:
-        InvalidParameter: the system refuses the address.
-    """
+    """A bound socket."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(cast("Any", address), family=family)

@@ -248,13 +248,7 @@ class Execution:
         return prepared, None if sources is None else placed
 
     def _assign(self, prepared: PreparedCall) -> Worker:
-        """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses.
-
-        Raises:
-            NoBackend: no worker can run the plan.
-            LimitExceeded: it would take too long there, or more memory than there is.
-            TooBusy: the memory is not free now.
-        """
+        """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses."""
         plan, options = prepared.plan, prepared.options
         worker = self._service.workers().choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")

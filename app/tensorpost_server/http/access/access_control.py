@@ -341,11 +341,7 @@ def _check(grant: _Grant, method: str, path: str, now: float) -> None:
 
 
 def _key_in(fields: Mapping[bytes, bytes]) -> bytes:
-    """The key in the header fields.
-
-    Raises:
-        Unauthenticated: there is none, or there are two different ones.
-    """
+    """The key in the header fields."""
     authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
     if authorization is None and key is None:
         raise Unauthenticated(

@@ -52,14 +52,7 @@ class ConnectionFault(Exception):
 
 
 class Http2FrameHead(NamedTuple):
-    """The first nine bytes of a frame (section 4.1).
-
-    Attributes:
-        length: bytes of the payload.
-        kind: the type of the frame.
-        flags: its flags.
-        number: the stream; 0 for the connection.
-    """
+    """The first nine bytes of a frame (section 4.1)."""
 
     length: int
     kind: int

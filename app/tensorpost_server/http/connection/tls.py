@@ -114,11 +114,7 @@ def _no_password() -> str:
 
 
 def _context(settings: Settings) -> ssl.SSLContext:
-    """A context with these files.
-
-    Raises:
-        InvalidParameter: one cannot be used.
-    """
+    """A context with these files."""
     assert settings.tls_certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -209,11 +209,7 @@ class GrpcServer:
             self._open.remove(stream, call.caller)
 
     async def _caller(self, call: GrpcCall, path: bytes) -> str:
-        """Whose call it is, once its key is known to be good.
-
-        Raises:
-            Refused: it is not; the refusal is one of `/v2`, so that it is counted and logged as others are.
-        """
+        """Whose call it is, once its key is known to be good."""
         peer, service = call.peer, self._service
         address = None if peer is None else peer[0]
         if service.proxies is not None:
@@ -235,11 +231,7 @@ class GrpcServer:
         self, call: GrpcCall, method: str, path: str, parts: Sequence[bytes | memoryview] = (),
         fields: Mapping[bytes, bytes] | None = None, codec: GrpcCodec | None = None,
     ) -> _WholeAnswer:  # fmt: skip
-        """One request within this process.
-
-        Raises:
-            Refused: the answer is not 200.
-        """
+        """One request within this process."""
         sent, length = call.fields, sum(map(len, parts))
         headers = {
             b"host": b"localhost", b"content-length": str(length).encode(), **(fields or {}),
@@ -337,11 +329,7 @@ class GrpcServer:
         return await call.read(most, setting_variable("max_body_bytes"), self._slow(call))
 
     async def _infer(self, call: GrpcCall, data: bytes | memoryview) -> list[bytes | memoryview]:
-        """The serialized response to a request, in pieces.
-
-        Raises:
-            Refused: the request is refused; the exception has the request's id, if that could be read.
-        """
+        """The serialized response to a request, in pieces."""
         settings = self._settings
         parts, raw = split_message(data)
         head = b"".join(parts)

@@ -36,14 +36,7 @@ _ONLY = {
 
 
 class SpanTimes(NamedTuple):
-    """A span below a request's.
-
-    Attributes:
-        name: a stage of `Server-Timing`, a phase of a run, or `send`.
-        begin: nanoseconds since 1970.
-        end: nanoseconds since 1970.
-        attributes: what else is known of it.
-    """
+    """A span below a request's."""
 
     name: str
     begin: int

@@ -278,11 +278,7 @@ async def _plain_body(context: ReadContext, coding: Coding) -> RequestBody:
 
 
 def _raw_request(model: Model, length: int) -> InferRequest:
-    """The request that a body without any JSON stands for.
-
-    Raises:
-        InvalidParameter: the model has not one input with at most one free size, or one of several strings.
-    """
+    """The request that a body without any JSON stands for."""
     free = [size for tensor in model.inputs for size in tensor.shape if size < 0]
     fixed = math.prod([size for tensor in model.inputs for size in tensor.shape if size >= 0])
     is_text = any(not tensor.data_type.item_size for tensor in model.inputs)

@@ -6,6 +6,7 @@ Source: Triton's "statistics" extension. perf_analyzer reads every number as an 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,44 +18,39 @@ from .models import VERSION, ModelCatalogue
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """Path of an inference: the model and the version in it, if any."""
 
-_QUEUE = ("plan", "admit")
-_INPUT = ("head", "receive")
-_NANOSECONDS = 1e9
+_STAGES = {"queue": ("plan", "admit"), "compute_input": ("head", "receive"), "compute_infer": ("compute",)}
+"""The stages of a call whose time each duration has; what is left of the whole is `compute_output`."""
 
 
 class _Counts:
     """Numbers of one model."""
 
-    __slots__ = ("failed", "failed_ns", "infer_ns", "input_ns", "last", "output_ns", "queue_ns", "served", "served_ns")
+    __slots__ = ("failed", "last", "nanoseconds", "served")
 
     def __init__(self) -> None:
         self.served = self.failed = self.last = 0
-        self.served_ns = self.failed_ns = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self.nanoseconds = Counter[str]()
 
     def add(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
-        whole = round(record.seconds * _NANOSECONDS)
+        whole = round(record.seconds * 1e9)
         if record.status != 200 or record.reason is not None:
             self.failed += 1
-            self.failed_ns += whole
+            self.nanoseconds["fail"] += whole
             return
-        stages = {name: round(took * 1e6) for name, took in record.stages.items()}
-        queue, received = sum(stages.get(name, 0) for name in _QUEUE), sum(stages.get(name, 0) for name in _INPUT)
-        infer = stages.get("compute", 0)
+        parts = 0
+        for name, stages in _STAGES.items():
+            took = sum([round(record.stages.get(stage, 0) * 1e6) for stage in stages])
+            self.nanoseconds[name] += took
+            parts += took
         self.served += 1
-        self.served_ns += max(whole, queue + received + infer)
-        self.queue_ns += queue
-        self.input_ns += received
-        self.infer_ns += infer
-        self.output_ns += max(0, whole - queue - received - infer)
+        self.nanoseconds["success"] += max(whole, parts)
+        self.nanoseconds["compute_output"] += max(0, whole - parts)
         self.last = round(record.ended * 1e3)
 
     def to_json(self, name: str) -> dict[str, Any]:
-        served = self.served
-
-        def duration(count: int, ns: int) -> dict[str, int]:
-            return {"count": count, "ns": ns}
-
+        served, ns = self.served, self.nanoseconds
+        durations = ("success", "fail", *_STAGES, "compute_output")
         return {
             "name": name,
             "version": VERSION,
@@ -62,14 +58,9 @@ class _Counts:
             "inference_count": served,
             "execution_count": served,
             "inference_stats": {
-                "success": duration(served, self.served_ns),
-                "fail": duration(self.failed, self.failed_ns),
-                "queue": duration(served, self.queue_ns),
-                "compute_input": duration(served, self.input_ns),
-                "compute_infer": duration(served, self.infer_ns),
-                "compute_output": duration(served, self.output_ns),
-                "cache_hit": duration(0, 0),
-                "cache_miss": duration(0, 0),
+                **{each: {"count": self.failed if each == "fail" else served, "ns": ns[each]} for each in durations},
+                "cache_hit": {"count": 0, "ns": 0},
+                "cache_miss": {"count": 0, "ns": 0},
             },
             "response_stats": {},
             "batch_stats": [],

@@ -218,13 +218,7 @@ def _statistics(service: Service, model: Model | None) -> JSONResponse:
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    """The JSON object in the body; empty for an empty body.
-
-    Raises:
-        LimitExceeded: it is longer than such a body can be.
-        InvalidJson: it is not JSON.
-        InvalidParameter: it is no object.
-    """
+    """The JSON object in the body; empty for an empty body."""
     text = bytearray()
     async for part in request.stream():
         text += part

@@ -247,18 +247,16 @@ def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, A
     return _verdict(level, [v.prefixed("desc") for v in desc.unsupported_at(level)], desc), desc
 
 
+_OF_AN_OPERATION = ("lowest_feature_level", "op", "output", "inputs", "outputs", "input_bytes", "output_bytes")
+"""Members of a verdict that are null where the document means no operation."""
+
+
 def _verdict(level: FeatureLevel, violations: Sequence[Violation], desc: OperatorDesc | None = None) -> dict[str, Any]:
     verdict: dict[str, Any] = {
         "valid": not violations,
         "feature_level": str(level),
         "violations": [violation.to_json() for violation in violations],
-        "lowest_feature_level": None,
-        "op": None,
-        "output": None,
-        "inputs": None,
-        "outputs": None,
-        "input_bytes": None,
-        "output_bytes": None,
+        **dict.fromkeys(_OF_AN_OPERATION),
     }
     if desc is not None:
         lowest = desc.lowest_feature_level()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from starlette.datastructures import QueryParams
 
@@ -28,29 +28,31 @@ MOST_JSON_CONTAINERS = 16_384
 MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
 
-ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a frame, which is a safetensors file"
-
 _MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
+
+
+class CallInput(NamedTuple):
+    """An input of an operator, as its calls name it.
+
+    Attributes:
+        name: the name of its tensor; of an array, what the names of its tensors begin with.
+        optional: whether it may be left out.
+        is_array: whether it is any number of tensors.
+        is_value: whether its elements are part of the operation.
+    """
+
+    name: str
+    optional: bool
+    is_array: bool
+    is_value: bool = False
 
 
 class CallParser(Protocol):
     """Parses calls of one operator in one dialect."""
 
-    def tensor_names(self, count: int) -> list[str]:
-        """The names of this many tensors in the operator's order; fewer if it takes fewer."""
-        ...
-
-    def npy_tensor(self, *, empty: bool) -> str | None:
-        """The name of the tensor in an npy body: the only one that is required, or the only one there is.
-
-        None if the body must be empty: the operator takes no tensor, or an optional one is left out.
-
-        Args:
-            empty: whether the body is.
-
-        Raises:
-            TensorMismatch: the operator requires several tensors.
-        """
+    @property
+    def inputs(self) -> Sequence[CallInput]:
+        """The operator's inputs, in its order."""
         ...
 
     @property
@@ -201,11 +203,33 @@ def match_names(
         raise TensorMismatch(f"the operator takes the tensors {takes}{may}; the body has {sent}")
 
 
-def numbered_names(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
+def npy_tensor(inputs: Sequence[CallInput], *, empty: bool) -> str | None:
+    """The name of the tensor in an npy body: the only one that is required, or the only one there is.
+
+    None if the body must be empty: the operator takes no tensor, or an optional one is left out.
+
+    Raises:
+        TensorMismatch: the operator requires several tensors.
+    """
+    tensors = [each for each in inputs if not each.is_value]
+    required = [each for each in tensors if not each.optional]
+    if not required and (empty or not tensors):
+        return None
+    only = required or tensors
+    if len(only) == 1 and not only[0].is_array:
+        return only[0].name
+    names = [each.name + (f"_0, {each.name}_1, ..." if each.is_array else "") for each in tensors]
+    raise TensorMismatch(
+        f"npy holds one tensor, but the operator takes {', '.join(names)}; send npz or a frame, which is a safetensors "
+        "file"
+    )
+
+
+def numbered_names(inputs: Sequence[CallInput], count: int) -> list[str]:
     """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
     names: list[str] = []
-    for name, is_array in inputs:
-        names += [f"{name}_{index}" for index in range(count - len(names))] if is_array else [name]
+    for each in inputs:
+        names += [f"{each.name}_{index}" for index in range(count - len(names))] if each.is_array else [each.name]
     return names[:count]
 
 

@@ -28,10 +28,9 @@ from tensorpost.values.problems import (
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (
     MOST_ITEMS,
-    ONE_TENSOR,
+    CallInput,
     led_by_parameter,
     match_names,
-    numbered_names,
     refuse_repeated,
     refuse_unknown,
     take_options,
@@ -68,21 +67,8 @@ class DirectmlParser:
 
     def __init__(self, name: str) -> None:
         self._cls = served_operator(name)
-
-    def npy_tensor(self, *, empty: bool) -> str | None:
         fields = self._cls.facts.fields_by_kind["input"]
-        required = [field for field in fields if not field.optional]
-        if not required and (empty or not fields):
-            return None
-        only = required or fields
-        if len(only) == 1 and not only[0].is_array:
-            return only[0].slot_name
-        names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
-        raise TensorMismatch(ONE_TENSOR.format(", ".join(names)))
-
-    def tensor_names(self, count: int) -> list[str]:
-        fields = self._cls.facts.fields_by_kind["input"]
-        return numbered_names([(field.slot_name, field.is_array) for field in fields], count)
+        self.inputs = [CallInput(field.slot_name, field.optional, field.is_array) for field in fields]
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
@@ -148,13 +134,7 @@ def _required(settings: Sequence[str]) -> str:
 
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in a document, which must be of this operator.
-
-    Raises:
-        UnknownOperator: the document names no operator.
-        InvalidDescriptor: its type is not text, or its desc not an object.
-        InvalidParameter: it describes another operator.
-    """
+    """The fields in a document, which must be of this operator."""
     if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
         parse_operator(document)  # raises, and names what is missing
     if operator_class(document["type"]) is not cls:
@@ -166,11 +146,7 @@ def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str
 
 
 def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
-    """Add to the fields what the body announces about inputs that they leave out.
-
-    Raises:
-        TensorMismatch: a required tensor is missing, or a name is of no field.
-    """
+    """Add to the fields what the body announces about inputs that they leave out."""
     by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
     for tensor in tensors:
         path = cls.path_of_slot(tensor.name)
@@ -220,11 +196,7 @@ def _describe_outputs(
 
 
 def _several(sent: Mapping[str, object], name: str) -> list[object]:
-    """The values of a parameter, one for each output.
-
-    Raises:
-        InvalidParameter: they are of more tensors than there can be.
-    """
+    """The values of a parameter, one for each output."""
     value = sent.get(name, "")
     if not isinstance(value, str):
         return [value]
@@ -236,11 +208,7 @@ def _several(sent: Mapping[str, object], name: str) -> list[object]:
 
 
 def _value(name: str, sent: object, *, array: bool) -> Any:
-    """The value of a parameter. Texts are read: numbers, objects and bracketed arrays as in JSON, arrays with commas.
-
-    Raises:
-        InvalidParameter: an array has more entries than any operator takes.
-    """
+    """The value of a parameter. Of a text: numbers, objects and bracketed arrays as in JSON, arrays with commas."""
     if array:
         is_list = isinstance(sent, list)
         count = len(cast("list[object]", sent)) if is_list else sent.count(",") + 1 if isinstance(sent, str) else 1
@@ -278,11 +246,7 @@ def _directml_name(tensor: AnnouncedTensor) -> str:
 
 
 def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDesc) -> None:
-    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
-
-    Raises:
-        TensorMismatch: it is neither.
-    """
+    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8."""
     layout, size = described.layout, described.total_tensor_size_in_bytes
     if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
         return

@@ -15,10 +15,9 @@ from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, Tens
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (
     MOST_ITEMS,
-    ONE_TENSOR,
+    CallInput,
     led_by_parameter,
     match_names,
-    numbered_names,
     query_number,
     refuse_repeated,
     take_options,
@@ -29,6 +28,7 @@ class OnnxParser:
     """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
 
     Attributes:
+        inputs: those of the operator's newest version.
         value_names: the inputs that decide the output's shape, in any version; the node refuses those its own has not.
 
     Raises:
@@ -39,23 +39,10 @@ class OnnxParser:
         schema = find_schema(name, NEWEST_OPSET)
         self._name = name
         self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
+        self.inputs = [
+            CallInput(entry.name, entry.optional, entry.variadic, not entry.data) for entry in self._schema.inputs
+        ]
         self.value_names = _value_names(name)  # here, since the package onnx may have to be asked for the versions
-
-    def npy_tensor(self, *, empty: bool) -> str | None:
-        """See `CallParser.npy_tensor`: of the operator's newest version."""
-        inputs = self._schema.data_inputs
-        required = [entry for entry in inputs if not entry.optional]
-        if not required and (empty or not inputs):
-            return None
-        only = required or inputs
-        if len(only) == 1 and not only[0].variadic:
-            return only[0].name
-        names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
-        raise TensorMismatch(ONE_TENSOR.format(", ".join(names)))
-
-    def tensor_names(self, count: int) -> list[str]:
-        """See `CallParser.tensor_names`: of the operator's newest version."""
-        return numbered_names([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -24,7 +25,16 @@ from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, Ope
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
 from ..request_body import MOST_VALUE_BYTES, whole_json
-from .call_parser import MOST_JSON_CONTAINERS, CallParser, Dialect, as_document, read_document, read_query
+from .call_parser import (
+    MOST_JSON_CONTAINERS,
+    CallParser,
+    Dialect,
+    as_document,
+    npy_tensor,
+    numbered_names,
+    read_document,
+    read_query,
+)
 from .dialects import takes_long
 from .operator_answer import OperatorAnswer
 from .wire import ReadContext
@@ -78,7 +88,7 @@ class OperatorWire:
             context.reserve(min(body.length, settings.max_head_bytes))
         if media_type is MediaType.FRAME:
             return await self._of_frame(context, format_, threads)
-        name, tensors = self._parser.npy_tensor(empty=not body.length), list[AnnouncedTensor]()
+        name, tensors = npy_tensor(self._parser.inputs, empty=not body.length), list[AnnouncedTensor]()
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
         elif format_.raw is not None:
@@ -142,12 +152,14 @@ class OperatorWire:
         """Receive a picture or an npz archive, and parse the call from its head; only small inputs are decoded."""
         assert self._parser is not None
         body, settings, threads = context.body, context.settings, context.slow_threads
-        name = None if format_.request is MediaType.NPZ else self._parser.npy_tensor(empty=False)
+        name = None if format_.request is MediaType.NPZ else npy_tensor(self._parser.inputs, empty=False)
         context.reserve(2 * body.length)  # as it arrives, and as what reads it holds it
         content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
         context.watch.start()
         if format_.request is MediaType.NPZ:
-            encoded: Encoded = await threads.run(True, Npz.read, content, settings, self._parser.tensor_names)
+            encoded: Encoded = await threads.run(
+                True, Npz.read, content, settings, partial(numbered_names, self._parser.inputs)
+            )
         elif name is None:
             raise TensorMismatch("the operator takes no tensors, and the body is a picture; send an empty body")
         else:
@@ -178,16 +190,12 @@ class OperatorWire:
             raise
 
     def _of_json(self, text: bytes, query: str, format_: RequestFormat) -> Call:
-        """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
-
-        Raises:
-            InvalidDescriptor: a member is missing, unknown or malformed; paths start at the root of this document.
-        """
+        """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`."""
         assert self._parser is not None
         document: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
         expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
         example = '{"tensors": {"%s": {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}}}'
-        example %= next(iter(self._parser.tensor_names(1)), "input")
+        example %= next(iter(numbered_names(self._parser.inputs, 1)), "input")
         if not isinstance(document, Mapping):
             raise InvalidDescriptor.of([Violation("document", (), f"the body must be {example}", None, expected)])
         members = cast("Mapping[str, Any]", document)
