@@ -98,8 +98,6 @@ class RequestFormat(NamedTuple):
     """How a request is read and its response is written.
 
     Attributes:
-        request: media type of the body.
-        response: media type of the answer.
         read: how the tensor of a picture in the body lies.
         written: how that of a picture in the answer lies.
         raw: the tensor of a raw body; None for other forms.

@@ -43,24 +43,14 @@ class Service:
     """What lives as long as the application; the pool is opened when it starts and closed when it stops.
 
     Attributes:
-        settings: the limits.
-        admission: the memory budget.
-        access: who may call.
-        models: the models of `/v2`, by name.
-        regions: shared memory that callers registered.
         proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
-        calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
-        access_log: writes a line for each request that has ended; None if it is off.
-        metrics: counts the requests that have ended; None if they are off.
-        traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: the thread for large JSON and heads.
         scraping: held while metrics are written.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
-        model_statistics: how often each model was called.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 

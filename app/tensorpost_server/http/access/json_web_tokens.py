@@ -51,7 +51,6 @@ class IssuerKey:
     Attributes:
         id: its `kid`; None if it has none.
         algorithms: the algorithms that its signatures may be made by.
-        public: the key itself.
     """
 
     id: str | None
@@ -61,14 +60,11 @@ class IssuerKey:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that is valid until it expires, with the members of an API key.
+    """A token that is valid until it expires, with the members of an API key; it has no quotas.
 
     Attributes:
         name: `jwt:` and its subject, so that nobody takes it for an API key's name.
-        scopes: the scopes of ours that it has.
         expires: time from which it is refused, with the leeway.
-        requests_per_minute: None: tokens have no quotas.
-        bytes_per_minute: None: tokens have no quotas.
     """
 
     name: str

@@ -238,10 +238,7 @@ class Call:
     """A valid call; nothing of it has been planned or computed yet.
 
     Attributes:
-        graph: what is to be computed.
-        options: backend, device and feature level.
         tensors: what the body announces, in the order of its bytes.
-        answer: where the outputs go.
         memory: the bytes of these tensors, if they were read to understand the call; else None.
         encoded: the body, if it was received and its tensors are to be decoded; else None.
         strings: the node with strings, if it works on any; numbers stand for them in the memory.

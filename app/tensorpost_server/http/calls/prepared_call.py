@@ -46,15 +46,12 @@ class PreparedCall:
     """A call that is valid, planned and within the limits, whatever its tensors hold.
 
     Attributes:
-        plan: what is computed and how.
         options: the backend and device that were asked for.
-        answer: where the outputs go.
         sizes: bytes of each tensor, in the order of the body.
         order: the index in the body of each of the plan's inputs.
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it; see `call_bytes`.
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
-        timeout: see `Call`.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 

@@ -43,7 +43,6 @@ class Http2Shared:
         keep_alive_seconds: how long a connection without requests stays open.
         idle_seconds: how long a request may wait for its body, or for the next part of it.
         handle: answers a request; called in a task of its own.
-        loop: the event loop.
     """
 
     def __init__(
@@ -217,7 +216,6 @@ class StreamConnection:
         health_only: whether there was no room for it, so that it may ask for health only.
         streams: its requests that are not answered, by number.
         slots: which of them are computed.
-        transport: the connection's transport.
     """
 
     def __init__(self, shared: Http2Shared) -> None:

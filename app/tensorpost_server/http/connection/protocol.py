@@ -65,7 +65,6 @@ class DirectProtocol(HttpToolsProtocol):
     """See the module. `uvicorn.Config(http=DirectProtocol)` uses the default limits.
 
     Attributes:
-        limits: the limits of every connection of this class.
         pace: the rates at which the caller sends and reads.
     """
 

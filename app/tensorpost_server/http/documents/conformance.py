@@ -22,7 +22,6 @@ class Conformance(TypedDict):
     """What the vectors say of one operator.
 
     Members:
-        cases: calls whose results are known.
         ulp: largest difference of an element over the cases, in units in its last place; 0 if there is none.
         absolute: largest difference of an element over the cases, as a number; 0 if there is none.
         backends: how many of the cases each backend computes in which way, by backend.

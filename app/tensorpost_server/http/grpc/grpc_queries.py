@@ -19,7 +19,6 @@ class Query(NamedTuple):
     """A request of `/v2`.
 
     Attributes:
-        method: its method.
         path: its path, or what makes it from the message.
         document: makes its body from the message; None if it has none.
         fields: makes the fields of the response from the answer's JSON.

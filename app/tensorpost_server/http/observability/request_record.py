@@ -41,7 +41,6 @@ class RequestRecord(NamedTuple):
 
     Attributes:
         ended: time at which it ended, seconds since 1970.
-        id: its X-Request-ID.
         caller: name of the key that it was called with, without a known one the caller's address; `local` on a
             Unix socket.
         method: the HTTP method as it was sent; "-" if the head was not read.

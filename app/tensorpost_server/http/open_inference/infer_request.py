@@ -42,9 +42,6 @@ class InferInput:
     """A tensor of a request. Its elements are in exactly one place.
 
     Attributes:
-        name: the tensor's name.
-        data_type: its row.
-        shape: the tensor's sizes.
         binary_bytes: how many bytes of the body it has; None if it is elsewhere.
         content: its bytes, if the head of the request has them; None if it is elsewhere.
         data: its elements as JSON; None if it is elsewhere.

@@ -37,9 +37,7 @@ class OutputForm:
     """How one output of the operation comes back.
 
     Attributes:
-        name: the tensor's name.
         data_type: the type that the caller is told.
-        shape: the tensor's sizes.
         size_in_bytes: length of its packed elements.
         binary: whether as bytes of the body.
         region: where in shared memory; None if in the body.

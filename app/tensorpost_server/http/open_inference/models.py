@@ -66,11 +66,8 @@ class Model:
     """An operator as a model.
 
     Attributes:
-        name: the model's name in paths.
         dialect: path of the operator's dialect in `DIALECTS`.
-        operator: its name there.
         inputs: the tensors that it is always given, in the order of the operator.
-        outputs: the tensors that come back.
         attributes: what may be given as a parameter or a small tensor, with its schema.
         fixed: attributes of a preset, by name, as JSON values.
     """

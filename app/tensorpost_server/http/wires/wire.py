@@ -17,11 +17,9 @@ class ReadContext(Protocol):
     """The request that a wire reads.
 
     Attributes:
-        body: its body.
         query: the query string, undecoded.
         head_has_arrived: whether the head is short and already in memory, so that nothing is reserved for it.
         large: whether the call is parsed on a thread.
-        settings: the limits.
         parsing: the thread that parses what is large.
         slow_threads: the threads for what may take seconds.
         watch: started as soon as the whole body has been received.
