@@ -21,7 +21,6 @@ from tensorpost.values.datatypes import DATA_TYPES, TensorDataType
 
 from ...backends import BACKENDS
 from ..media_types import MediaType
-from ..raw_tensor import DTYPE_FIELD, SHAPE_FIELD
 
 EXAMPLES = Path(__file__).with_name("openapi_examples.json")
 _COMPONENTS = Path(__file__).with_name("openapi_components.json")
@@ -29,30 +28,16 @@ _COMPONENTS = Path(__file__).with_name("openapi_components.json")
 _BINARY = {"type": "string", "format": "binary"}
 _OPERATORS_PATH, _ONNX_PATH = "/v1/operators/{operator}", "/v1/onnx/{op_type}"
 
-_PARAMETERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    # component: name, description, schema
-    "Backend": ("backend", "a named one is never replaced by another", {"enum": ["auto", *BACKENDS]}),
-    "Device": ("device", "which device of the named backend, from 0; default the least busy one", {"type": "integer"}),
-    "FeatureLevel": (
-        "feature_level",
-        "DirectML feature level that must allow the call, 1_0 to 6_4; default the newest",
-        {},
-    ),
-    "OutputSizes": ("output_sizes", "sizes of the output, where they do not follow; semicolons between outputs", {}),
-    "OutputDataType": ("output_data_type", "DataType of the output, where it does not follow; likewise", {}),
-    "Opset": ("opset", f"opset of ONNX's default domain; default {NEWEST_OPSET}", {"type": "integer"}),
-}
-_RAW_FIELDS = {
-    "TensorShape": (SHAPE_FIELD, "of a raw body (application/octet-stream): sizes with commas"),
-    "TensorDtype": (DTYPE_FIELD, "of a raw body (application/octet-stream): float32 and so on"),
-}
+_RAW_FIELDS = ("TensorShape", "TensorDtype")
+"""Components of header fields that every call may have."""
 
 
 def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's document with a path for each operator."""
     paths: dict[str, Any] = {path: dict(item) for path, item in document["paths"].items()}
     del paths[_OPERATORS_PATH]["post"], paths[_ONNX_PATH]
-    schemas, responses = _own_components()
+    shared_components = _completed_components()
+    schemas = shared_components["schemas"]
     for cls in OPERATORS:
         name = _component_name(cls.operator_type)
         schemas[f"{name}Desc"], parameters = _descriptor(cls, schemas)
@@ -103,7 +88,11 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
             for each in schema.value_inputs
         ]
         taken = {parameter["name"] for parameter in parameters}
-        shared = tuple(each for each in ("Backend", "Device", "Opset") if _PARAMETERS[each][0] not in taken)
+        shared = tuple(
+            each
+            for each in ("Backend", "Device", "Opset")
+            if shared_components["parameters"][each]["name"] not in taken
+        )
         paths[path] = _operation(
             f"run_onnx_{schema.op_type}",
             _line(f"ONNX {schema.op_type}", schema.summary),
@@ -116,21 +105,23 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         )
     components: dict[str, Any] = {
         **document.get("components", {}),
+        **shared_components,
         "schemas": {**document.get("components", {}).get("schemas", {}), **schemas},
-        "parameters": _shared_parameters(),
-        "responses": responses,
     }
     return {**document, "paths": paths, "components": components}
 
 
-def _own_components() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schemas and responses of `openapi_components.json`, completed by the types and forms that there are."""
+def _completed_components() -> dict[str, Any]:
+    """What stands in `openapi_components.json`, completed by the types, backends and media types that there are."""
     components = json.loads(_COMPONENTS.read_text(encoding="utf-8"))
-    schemas, responses = components["schemas"], components["responses"]
+    schemas, parameters = components["schemas"], components["parameters"]
     schemas["JsonTensor"]["properties"]["dtype"]["enum"] = [row.safetensors for row in DATA_TYPES if row.safetensors]
     schemas["TensorDesc"]["properties"]["DataType"]["enum"] = [each.name for each in TensorDataType if each]
-    responses["Result"]["content"] = {MediaType.JSON.value: {"schema": _ref("schemas", "JsonResult")}, **_binary()}
-    return schemas, responses
+    parameters["Backend"]["schema"]["enum"] = ["auto", *BACKENDS]
+    parameters["Opset"]["description"] += f"; default {NEWEST_OPSET}"
+    result = {MediaType.JSON.value: {"schema": _ref("schemas", "JsonResult")}, **_binary()}
+    components["responses"]["Result"]["content"] = result
+    return components
 
 
 def _binary() -> dict[str, Any]:
@@ -154,14 +145,6 @@ def _component_name(operator_type: str) -> str:
 
 def _ref(kind: str, name: str) -> dict[str, str]:
     return {"$ref": f"#/components/{kind}/{name}"}
-
-
-def _shared_parameters() -> dict[str, Any]:
-    fields = {
-        key: {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-        for key, (name, text) in _RAW_FIELDS.items()
-    }
-    return fields | {key: _parameter(name, text, False, schema) for key, (name, text, schema) in _PARAMETERS.items()}
 
 
 def _parameter(name: str, text: str, is_array: bool, schema: Mapping[str, Any]) -> dict[str, Any]:
