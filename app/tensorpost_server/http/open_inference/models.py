@@ -295,7 +295,7 @@ def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType)
 
 
 def _shown_type(rows: Sequence[SupportRow], wanted: DataType) -> DataType:
-    """As `_advertised`, of DirectML's types."""
+    """The type that the metadata shows; see `_advertised`."""
     for shown in (wanted, _FLOAT32):
         type_ = TensorDataType.__members__.get(shown.directml or "")
         if type_ is not None and any(type_ in row.data_types for row in rows):

@@ -137,8 +137,8 @@ async def not_offered(request: Request) -> Response:
     raise NoBackend("trace and log settings are not offered here; the server's own settings say what is recorded")
 
 
-@router.get("/v2/systemsharedmemory/status", summary="List the regions of shared memory")
 @router.get("/v2/cudasharedmemory/status", name="cuda_region_status", summary="List the regions of CUDA shared memory")
+@router.get("/v2/systemsharedmemory/status", summary="List the regions of shared memory")
 @router.get("/v2/systemsharedmemory/region/{region}/status", include_in_schema=False)
 @router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
 async def region_status(request: Request) -> JSONResponse:
@@ -181,13 +181,13 @@ async def register_cuda_region(request: Request) -> Response:
     return Response()
 
 
-@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region", response_class=Response)
 @router.post(
     "/v2/cudasharedmemory/unregister",
     name="unregister_cuda_region",
     summary="Unregister every CUDA region",
     response_class=Response,
 )
+@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region", response_class=Response)
 @router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
 @router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
 async def unregister_region(request: Request) -> Response:

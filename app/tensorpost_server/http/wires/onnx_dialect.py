@@ -28,7 +28,7 @@ class OnnxParser:
     """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
 
     Attributes:
-        inputs: those of the operator's newest version.
+        inputs: the inputs of the operator's newest version.
         value_names: the inputs that decide the output's shape, in any version; the node refuses those its own has not.
 
     Raises:
