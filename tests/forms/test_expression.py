@@ -33,8 +33,6 @@ PYTHONS: dict[str, Any] = {
     "rint": round,
     "less": lambda a, b: a < b,
     "less_equal": lambda a, b: a <= b,
-    "greater": lambda a, b: a > b,
-    "greater_equal": lambda a, b: a >= b,
     "equal": lambda a, b: a == b,
     "not_equal": lambda a, b: a != b,
     "expm1": math.expm1,

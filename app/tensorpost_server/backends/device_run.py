@@ -70,12 +70,12 @@ class Device(Protocol):
             part: the slice's elements, an array on the device.
             layout: the whole output's.
             piece: the slice.
-            target: as in `make`.
+            target: where to; see `make`.
         """
         ...
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
-        """As `Backend.host_memory`."""
+        """Host memory for a slice, of the kind that the device writes fastest; see `Backend.host_memory`."""
         ...
 
     def release(self, uploaded: Any) -> None:
@@ -88,7 +88,7 @@ class DeviceRun:
     """A run of a plan on a device; see `Run`.
 
     Args:
-        device: where.
+        device: the device that it runs on.
         plan: what is computed.
         blocks: bytes of the plan's inputs, in binding order.
         targets: see `SharingBackend.start`.

@@ -27,7 +27,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol, Self
@@ -64,6 +64,21 @@ def blocks(box: Box, most: int) -> Iterator[Box]:
         ranges.append([(low, min(low + extent, stop)) for low in range(start, stop, extent)])
         room //= extent
     return itertools.product(*reversed(ranges))
+
+
+def coalesced(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The same walk over arrays with as few axes as possible: none of one entry, neighbours in one where they can be.
+
+    Args:
+        axes: outermost first; of each the number of entries, and the stride in each array.
+    """
+    found: list[tuple[int, ...]] = []
+    for extent, *strides in axes:
+        if found and found[-1][1:] == tuple([extent * stride for stride in strides]):
+            found[-1] = (found[-1][0] * extent, *strides)
+        elif extent != 1:
+            found.append((extent, *strides))
+    return found
 
 
 class Form(Protocol):

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .base import Box, extents
+from .base import Box, coalesced, extents
 
 MOST_FILLED = 64  # boxes that are filled one by one; more are filled together with what is copied over them
 
@@ -190,7 +190,7 @@ def _parts(nest: tuple[tuple[int, int], ...], base: int, start: int, stop: int) 
     return found
 
 
-ByteLoops = tuple[int, int, tuple[tuple[int, int, int], ...]]
+ByteLoops = tuple[int, int, tuple[tuple[int, ...], ...]]
 """First source byte, first target byte, and (extent, target stride, source stride) of each loop in bytes."""
 
 
@@ -213,10 +213,4 @@ def byte_loops(copy: Copy, source_strides: Sequence[int], target_strides: Sequen
         for loop in copy.loops
     ]
     loops.sort(key=lambda loop: -loop[1])
-    merged: list[tuple[int, int, int]] = []
-    for extent, target_stride, source_stride in loops:
-        if merged and merged[-1][1:] == (extent * target_stride, extent * source_stride):
-            merged[-1] = (merged[-1][0] * extent, target_stride, source_stride)
-        else:
-            merged.append((extent, target_stride, source_stride))
-    return first_source, first_target, tuple(merged)
+    return first_source, first_target, tuple(coalesced(loops))

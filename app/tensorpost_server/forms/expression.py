@@ -12,6 +12,7 @@ An expression is a tree of frozen values: operands (the element of an input), co
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .special import NUMPY_ONLY
+from .special import erf
 
 
 class Expression:
@@ -69,10 +70,10 @@ class Expression:
         return call("less_equal", self, other)
 
     def __gt__(self, other: ExpressionLike) -> Expression:
-        return call("greater", self, other)
+        return call("less", other, self)
 
     def __ge__(self, other: ExpressionLike) -> Expression:
-        return call("greater_equal", self, other)
+        return call("less_equal", other, self)
 
     def __and__(self, other: ExpressionLike) -> Expression:
         return call("bitwise_and", self, other)
@@ -140,22 +141,34 @@ class FunctionCall(Expression):
         return frozenset({self.function}).union(*[argument.functions() for argument in self.arguments])
 
 
+class Loop(enum.Enum):
+    """The loop that the numba backend has for a function of float32."""
+
+    SHORT = "no longer than a conversion, so that there is one for rows of float16 too"
+    FLOAT32 = "for rows of float32"
+    NONE = "none: NumPy computes what has this function in it"
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
-    """How a function is rendered.
+    """How each backend renders a function.
 
     Attributes:
         numpy: the name of the array library's function, with `out=` as a ufunc has it; or a function `(xp, *arrays)`
             that returns a new array, for what array libraries lack.
         c: a C expression of `{0}`, `{1}`, `{2}`; overloaded functions of CUDA's C++ take float, double and integers.
+        loop: what loop there is under the function's name in the numba backend's `kernels/expression_kernel.py`.
         boolean: whether the result is a truth value rather than a number of the computed type.
         converts: whether the result is of another type than the arguments.
+        of_truth: the function that is the same for truth values as numbers, 1 and 0; empty if there is none.
     """
 
     numpy: str | Callable[..., Any]
     c: str
+    loop: Loop
     boolean: bool = False
     converts: bool = False
+    of_truth: str = ""
 
 
 def _where(xp: ModuleType, condition: Any, if_true: Any, if_false: Any) -> Any:
@@ -185,61 +198,66 @@ def _as_integer(xp: ModuleType, x: Any, integer: str) -> Any:
 
 
 FUNCTIONS: Mapping[str, Function] = {
-    "add": Function("add", "({0} + {1})"),
-    "subtract": Function("subtract", "({0} - {1})"),
-    "multiply": Function("multiply", "({0} * {1})"),
-    "divide": Function("divide", "({0} / {1})"),
-    "divide_integers": Function(_divide_integers, "({1} == 0 ? 0 : {0} / {1})"),  # toward zero
-    "negative": Function("negative", "(-{0})"),
-    "absolute": Function("absolute", "tp_abs({0})"),
-    "maximum": Function("maximum", "tp_max({0}, {1})"),  # NaN wins
-    "minimum": Function("minimum", "tp_min({0}, {1})"),
-    "exp": Function("exp", "exp({0})"),
-    "log": Function("log", "log({0})"),
-    "sqrt": Function("sqrt", "sqrt({0})"),
-    "tanh": Function("tanh", "tanh({0})"),
-    "erf": Function(NUMPY_ONLY["erf"], "tp_erf({0})"),
-    "floor": Function("floor", "floor({0})"),
-    "ceil": Function("ceil", "ceil({0})"),
-    "trunc": Function("trunc", "trunc({0})"),
-    "rint": Function("rint", "rint({0})"),  # ties to even
-    "less": Function("less", "({0} < {1})", boolean=True),
-    "less_equal": Function("less_equal", "({0} <= {1})", boolean=True),
-    "greater": Function("greater", "({0} > {1})", boolean=True),
-    "greater_equal": Function("greater_equal", "({0} >= {1})", boolean=True),
-    "equal": Function("equal", "({0} == {1})", boolean=True),
-    "not_equal": Function("not_equal", "({0} != {1})", boolean=True),
-    "bitwise_and": Function("bitwise_and", "({0} & {1})"),
-    "bitwise_or": Function("bitwise_or", "({0} | {1})"),
-    "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})"),
-    "invert": Function("invert", "(~{0})"),
-    "expm1": Function("expm1", "expm1({0})"),
-    "log1p": Function("log1p", "log1p({0})"),
-    "sin": Function("sin", "sin({0})"),
-    "cos": Function("cos", "cos({0})"),
-    "tan": Function("tan", "tan({0})"),
-    "arcsin": Function("arcsin", "asin({0})"),
-    "arccos": Function("arccos", "acos({0})"),
-    "arctan": Function("arctan", "atan({0})"),
-    "sinh": Function("sinh", "sinh({0})"),
-    "cosh": Function("cosh", "cosh({0})"),
-    "arcsinh": Function("arcsinh", "asinh({0})"),
-    "arccosh": Function("arccosh", "acosh({0})"),
-    "arctanh": Function("arctanh", "atanh({0})"),
-    "arctan2": Function("arctan2", "atan2({0}, {1})"),
-    "power": Function("power", "pow({0}, {1})"),
-    "power_integers": Function(_power_integers, "tp_power({0}, {1})"),  # toward zero
-    "fmod": Function("fmod", "tp_fmod({0}, {1})"),  # the sign of the first; integers by 0 are 0
-    "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", converts=True),
-    "saturate_uint32": Function(partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", converts=True),
-    "as_int32": Function(partial(_as_integer, integer="int32"), "(i32)({0})", converts=True),  # integers modulo 2^32
-    "as_uint32": Function(partial(_as_integer, integer="uint32"), "(u32)({0})", converts=True),
-    "as_int64": Function(partial(_as_integer, integer="int64"), "(i64)({0})", converts=True),
-    "left_shift": Function("left_shift", "tp_shift_left({0}, {1})"),  # 0 from the type's width on
-    "right_shift": Function("right_shift", "tp_shift_right({0}, {1})"),
-    "where": Function(_where, "({0} ? {1} : {2})"),
+    "add": Function("add", "({0} + {1})", Loop.SHORT),
+    "subtract": Function("subtract", "({0} - {1})", Loop.SHORT),
+    "multiply": Function("multiply", "({0} * {1})", Loop.SHORT),
+    "divide": Function("divide", "({0} / {1})", Loop.SHORT),
+    "divide_integers": Function(_divide_integers, "({1} == 0 ? 0 : {0} / {1})", Loop.NONE),  # toward zero
+    "negative": Function("negative", "(-{0})", Loop.SHORT),
+    "absolute": Function("absolute", "tp_abs({0})", Loop.SHORT),
+    "maximum": Function("maximum", "tp_max({0}, {1})", Loop.SHORT),  # NaN wins
+    "minimum": Function("minimum", "tp_min({0}, {1})", Loop.SHORT),
+    "exp": Function("exp", "exp({0})", Loop.SHORT),
+    "log": Function("log", "log({0})", Loop.SHORT),
+    "sqrt": Function("sqrt", "sqrt({0})", Loop.SHORT),
+    "tanh": Function("tanh", "tanh({0})", Loop.SHORT),
+    "erf": Function(erf, "tp_erf({0})", Loop.SHORT),
+    "floor": Function("floor", "floor({0})", Loop.FLOAT32),
+    "ceil": Function("ceil", "ceil({0})", Loop.FLOAT32),
+    "trunc": Function("trunc", "trunc({0})", Loop.FLOAT32),
+    "rint": Function("rint", "rint({0})", Loop.FLOAT32),  # ties to even
+    "less": Function("less", "({0} < {1})", Loop.SHORT, boolean=True),
+    "less_equal": Function("less_equal", "({0} <= {1})", Loop.SHORT, boolean=True),
+    "equal": Function("equal", "({0} == {1})", Loop.SHORT, boolean=True),
+    "not_equal": Function("not_equal", "({0} != {1})", Loop.SHORT, boolean=True),
+    "bitwise_and": Function("bitwise_and", "({0} & {1})", Loop.NONE, of_truth="minimum"),
+    "bitwise_or": Function("bitwise_or", "({0} | {1})", Loop.NONE, of_truth="maximum"),
+    "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})", Loop.NONE, of_truth="not_equal"),
+    "invert": Function("invert", "(~{0})", Loop.NONE),
+    "expm1": Function("expm1", "expm1({0})", Loop.FLOAT32),
+    "log1p": Function("log1p", "log1p({0})", Loop.FLOAT32),
+    "sin": Function("sin", "sin({0})", Loop.FLOAT32),
+    "cos": Function("cos", "cos({0})", Loop.FLOAT32),
+    "tan": Function("tan", "tan({0})", Loop.FLOAT32),
+    "arcsin": Function("arcsin", "asin({0})", Loop.FLOAT32),
+    "arccos": Function("arccos", "acos({0})", Loop.FLOAT32),
+    "arctan": Function("arctan", "atan({0})", Loop.FLOAT32),
+    "sinh": Function("sinh", "sinh({0})", Loop.FLOAT32),
+    "cosh": Function("cosh", "cosh({0})", Loop.FLOAT32),
+    "arcsinh": Function("arcsinh", "asinh({0})", Loop.FLOAT32),
+    "arccosh": Function("arccosh", "acosh({0})", Loop.FLOAT32),
+    "arctanh": Function("arctanh", "atanh({0})", Loop.FLOAT32),
+    "arctan2": Function("arctan2", "atan2({0}, {1})", Loop.FLOAT32),
+    "power": Function("power", "pow({0}, {1})", Loop.FLOAT32),
+    "power_integers": Function(_power_integers, "tp_power({0}, {1})", Loop.NONE),  # toward zero
+    "fmod": Function("fmod", "tp_fmod({0}, {1})", Loop.FLOAT32),  # the sign of the first; integers by 0 are 0
+    "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", Loop.NONE, converts=True),
+    "saturate_uint32": Function(
+        partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", Loop.NONE, converts=True
+    ),
+    "as_int32": Function(
+        partial(_as_integer, integer="int32"), "(i32)({0})", Loop.NONE, converts=True
+    ),  # integers modulo 2^32
+    "as_uint32": Function(partial(_as_integer, integer="uint32"), "(u32)({0})", Loop.NONE, converts=True),
+    "as_int64": Function(partial(_as_integer, integer="int64"), "(i64)({0})", Loop.NONE, converts=True),
+    "left_shift": Function("left_shift", "tp_shift_left({0}, {1})", Loop.NONE),  # 0 from the type's width on
+    "right_shift": Function("right_shift", "tp_shift_right({0}, {1})", Loop.NONE),
+    "where": Function(_where, "({0} ? {1} : {2})", Loop.SHORT),
 }
-"""Every function that a formula may use; a new one is a new row."""
+"""Every function that a formula may use; a new one is a new row, and a kernel's loop if it says that there is one.
+
+`a > b` is `less(b, a)`.
+"""
 
 
 def operand(index: int) -> Expression:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorpost.values.layout import Layout
 
-from .base import Box, BoxForm, Reads, extents, go_on
+from .base import Box, BoxForm, Reads, coalesced, extents, go_on
 from .expression import FUNCTIONS, Expression, FunctionCall, evaluate
 from .float16 import narrow, widen
 
@@ -106,13 +106,7 @@ def _blocks(arrays: Sequence[Any], most: int) -> Iterator[list[Any]]:
     """Arrays of one shape, cut alike into blocks of about `most` elements; each block lies together where they do."""
     rank = arrays[0].ndim
     order = sorted(range(rank), key=lambda axis: -abs(arrays[-1].strides[axis]))
-    axes: list[tuple[int, ...]] = []  # extent, and stride of each array; neighbours that are one walk are one axis
-    for axis in order:
-        extent, strides = arrays[0].shape[axis], [array.strides[axis] for array in arrays]
-        if axes and axes[-1][1:] == tuple([extent * stride for stride in strides]):
-            axes[-1] = (axes[-1][0] * extent, *strides)
-        elif extent > 1:
-            axes.append((extent, *strides))
+    axes = coalesced([(arrays[0].shape[axis], *[array.strides[axis] for array in arrays]) for axis in order])
     shape = [axis[0] for axis in axes]
     views = [array.transpose(order).reshape(shape) for array in arrays]
     cut, inside = len(shape) - 1, 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -98,6 +98,3 @@ def _polynomial(coefficients: Sequence[Any], x: Any, out: Any) -> None:
         np.add(out, coefficient, out)
         np.multiply(out, x, out)
     np.add(out, coefficients[0], out)
-
-
-NUMPY_ONLY: Mapping[str, Callable[..., Any]] = {"erf": erf}

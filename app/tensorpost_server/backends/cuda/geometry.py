@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...forms.base import coalesced
+
 LARGEST_COUNT = (1 << 31) - 1  # indices in kernels are below 2^31, which `reciprocal` relies on
 
 DIVISOR = np.dtype([("value", "<u4"), ("magic", "<u4"), ("shift", "<u4")], align=True)
@@ -61,14 +63,8 @@ class ByteLoop:
 
 def merged(loops: Iterable[ByteLoop]) -> list[ByteLoop]:
     """The same copies by as few loops as possible, in the order of the output's memory, innermost last."""
-    found: list[ByteLoop] = []
-    for loop in sorted((loop for loop in loops if loop.extent != 1), key=lambda loop: -abs(loop.target)):
-        outer = found[-1] if found else None
-        if outer and outer.target == loop.extent * loop.target and outer.source == loop.extent * loop.source:
-            found[-1] = ByteLoop(outer.extent * loop.extent, loop.target, loop.source)
-        else:
-            found.append(loop)
-    return found
+    axes = [(loop.extent, loop.target, loop.source) for loop in loops]
+    return [ByteLoop(*axis) for axis in coalesced(sorted(axes, key=lambda axis: -abs(axis[1])))]
 
 
 def alignment(numbers: Iterable[int], most: int = 16) -> int:

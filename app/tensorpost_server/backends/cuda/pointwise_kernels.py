@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...forms import Box, Pointwise
-from ...forms.base import extents
+from ...forms.base import coalesced, extents
 from ...forms.expression import FUNCTIONS, Expression, FunctionCall, Literal, Operand, evaluate
 from .geometry import LARGEST_COUNT, alignment, reciprocal
 from .launches import MOST_LOOPS, VECTOR, ArrayLayout, Launch, structure
@@ -115,13 +115,8 @@ def _only_moves(form: Pointwise) -> bool:
 
 def _merged(axes: Sequence[_OperandLoop]) -> list[_OperandLoop]:
     """The same coordinates by as few loops as possible, in the order of the output's memory, innermost last."""
-    found: list[_OperandLoop] = []
-    for loop in sorted((loop for loop in axes if loop.extent != 1), key=lambda loop: -abs(loop.strides[-1])):
-        if found and found[-1].strides == tuple([loop.extent * stride for stride in loop.strides]):
-            found[-1] = _OperandLoop(found[-1].extent * loop.extent, loop.strides)
-        else:
-            found.append(loop)
-    return found
+    walk = sorted([(loop.extent, *loop.strides) for loop in axes], key=lambda axis: -abs(axis[-1]))
+    return [_OperandLoop(extent, tuple(strides)) for extent, *strides in coalesced(walk)]
 
 
 def _plan(

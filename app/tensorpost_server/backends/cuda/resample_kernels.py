@@ -11,6 +11,7 @@ staged_resample.py blends them in one launch. Anything else goes axis by axis th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import numpy as np
 
 from ...forms import Box
 from ...forms.axes import AxisMap
+from ...forms.base import coalesced
 from ...forms.separable import Rounding
 from .dimensions import MOST_OUTER, THREADS, Dimension, Step, TablePart, outputs_of, planes_of
 from .direct_resample import plan_bytes, plan_gather
@@ -100,17 +102,13 @@ def _joined(dimensions: list[Dimension]) -> list[Dimension]:
     """The dimensions in the order of the output's memory; copied ones that follow each other become one."""
     found: list[Dimension] = []
     kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
-    for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):
-        outer = found[-1] if found else None
-        copied = outer is not None and outer.span is None and inner.span is None
-        if (
-            outer
-            and copied
-            and (outer.target, outer.source) == (inner.extent * inner.target, inner.extent * inner.source)
-        ):
-            found[-1] = replace(inner, extent=outer.extent * inner.extent)
+    kept.sort(key=lambda dimension: -abs(dimension.target))
+    for is_copied, group in itertools.groupby(kept, key=lambda dimension: dimension.span is None):
+        if is_copied:
+            axes = coalesced([(dimension.extent, dimension.target, dimension.source) for dimension in group])
+            found += [Dimension(extent, target, source) for extent, target, source in axes]
         else:
-            found.append(inner)
+            found += group
     return found
 
 

@@ -9,31 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from ...forms import Box
-from ...forms.expression import Expression, FunctionCall, Literal, Operand, call, is_boolean, maximum, operand
+from ...forms.base import coalesced
+from ...forms.expression import FUNCTIONS, Expression, FunctionCall, Literal, Operand, is_boolean
+from .instructions import BLOCK, CODES, FUSED, LINE, PITCH, REGISTERS, SHORT
 from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
-# These and the order of everything are those of kernels/expression_kernel.py.
-BLOCK, PITCH, REGISTERS = 1024, 4 * 1024 + 192, 64
 LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies
-SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + 64  # and what aligns the registers
-CODES = {
-    name: code
-    for code, name in enumerate(
-        (
-            "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "gelu", "log",
-            "sqrt", "tanh", "erf", "less", "less_equal", "equal", "not_equal", "where", "floor", "ceil", "trunc",
-            "rint", "expm1", "log1p", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh",
-            "arctan2", "power", "sin", "cos", "tan", "fmod",
-        )
-    )
-}  # fmt: skip
-LAST_SHORT = CODES["where"]  # instructions up to this one compute rows of float16 too
-_TURNED = {"greater": "less", "greater_equal": "less_equal"}
-_X = operand(0)
-_FINITE = maximum(_X, -3.4028234663852886e38)
-FUSED = {"gelu": _FINITE * 0.5 * (1.0 + call("erf", _FINITE * 0.7071067811865476))}
-"""Formulas of one operand that are one instruction."""
-_OF_TRUTH = {"bitwise_and": "minimum", "bitwise_or": "maximum", "bitwise_xor": "not_equal"}  # of 1 and 0
+SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + LINE  # and what aligns the registers
 
 
 class NoInstruction(Exception):
@@ -124,8 +106,8 @@ def is_truth(expression: Expression) -> bool:
     """Whether the expression is a truth value, or made of such by bitwise functions."""
     if not isinstance(expression, FunctionCall):
         return False
-    bitwise = expression.function in (*_OF_TRUTH, "invert")
-    return is_boolean(expression) or (bitwise and all(map(is_truth, expression.arguments)))
+    bitwise = FUNCTIONS[expression.function].of_truth or expression.function == "invert"
+    return is_boolean(expression) or (bool(bitwise) and all(map(is_truth, expression.arguments)))
 
 
 def _plain(expression: Expression) -> Expression:
@@ -137,12 +119,10 @@ def _plain(expression: Expression) -> Expression:
         if _is_of(formula, expression, found):
             return FunctionCall(name, (_plain(found[0]),))
     name, arguments = expression.function, tuple([_plain(argument) for argument in expression.arguments])
-    if name in _TURNED:
-        return FunctionCall(_TURNED[name], arguments[::-1])
     if all(map(is_truth, expression.arguments)):
         if name == "invert":
             return FunctionCall("subtract", (Literal(1), *arguments))
-        name = _OF_TRUTH.get(name, name)
+        name = FUNCTIONS[name].of_truth or name
     if name not in CODES:
         raise NoInstruction(f"it has no loop for {name}")
     return FunctionCall(name, arguments)
@@ -187,20 +167,8 @@ class ExpressionPlanner:
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
         buffers = (target, *sources)
-        axes = sorted(
-            [
-                (stop - start, *[buffer.strides[dim] for buffer in buffers])
-                for dim, (start, stop) in enumerate(box)
-                if stop - start > 1
-            ],
-            key=lambda axis: -axis[1],
-        )
-        walk: list[tuple[int, ...]] = []
-        for extent, *strides in axes:
-            if walk and walk[-1][1:] == tuple([extent * stride for stride in strides]):
-                walk[-1] = (walk[-1][0] * extent, *strides)
-            else:
-                walk.append((extent, *strides))
+        axes = [(stop - start, *[b.strides[dim] for b in buffers]) for dim, (start, stop) in enumerate(box)]
+        walk = coalesced(sorted(axes, key=lambda axis: -axis[1]))
         columns = walk.pop() if walk else (1, *[buffer.item for buffer in buffers])
         rows = walk.pop() if walk else (1, *[0] * len(buffers))
         made = self.instructions
@@ -234,6 +202,6 @@ class ExpressionPlanner:
         if len(made.code) == 1 and rows and kind == KINDS["<f4"]:
             return kind, block
         halves = kind == KINDS["<f2"] and columns[0] >= LONG_ROW and made.constants_are_halves
-        if len(made.code) == 1 and rows and halves and made.code[0][0] <= LAST_SHORT:
+        if len(made.code) == 1 and rows and halves and made.code[0][0] < len(SHORT):
             return kind, block
         return KINDS["<f4"], BLOCK

@@ -6,6 +6,7 @@ plan serves every request of the same shape.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...forms import Box
+from ...forms.base import coalesced
 
 Kernels = Mapping[str, Callable[[int], None]]
-Axis = tuple[int, int, int, int]
+Axis = tuple[int, ...]
 """An axis outside a row: extent, strides of the target and of the source, address of the source's offsets or 0."""
 
 HEAD = 40  # parameters before the axes; they and their order are those of kernels/memory.py
@@ -158,11 +160,7 @@ class Planner(Protocol):
 def merged(axes: Sequence[Axis]) -> list[Axis]:
     """The same walk with as few axes as possible, one at least."""
     found: list[Axis] = []
-    for extent, target, source, table in axes:
-        if extent == 1 and not table:
-            continue
-        if found and not table and not found[-1][3] and found[-1][1:3] == (extent * target, extent * source):
-            found[-1] = (found[-1][0] * extent, target, source, 0)
-        else:
-            found.append((extent, target, source, table))
+    for has_table, group in itertools.groupby(axes, key=lambda axis: axis[3] != 0):
+        part = list(group)
+        found += part if has_table else coalesced(part)
     return found or [(1, 0, 0, 0)]

@@ -30,6 +30,7 @@ from tensorpost.values.extras import install_command
 
 from ...machine import cores
 from ..base import CannotOpen
+from .instructions import CODES
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "expressions": ("expression",),
@@ -136,8 +137,9 @@ def object_file(group: str) -> Path:
     key = hashlib.sha256()
     for part in (sys.platform, platform.machine().lower(), goal.cpu, _version("numba"), _version("llvmlite")):
         key.update(part.encode() + b"\0")
-    for source in (_HERE / "library.py", *sorted((_HERE / "kernels").glob("*.py"))):
+    for source in (_HERE / "library.py", _HERE / "instructions.py", *sorted((_HERE / "kernels").glob("*.py"))):
         key.update(source.read_bytes())
+    key.update(" ".join(CODES).encode())
     return cache_folder() / f"kernels-{group}-{goal.cpu}-{key.hexdigest()[:16]}.bin"
 
 

@@ -12,8 +12,6 @@ from .expression_kernel import expression
 from .reduction_kernels import largest_f16, largest_f32, largest_u8, sum_f16, sum_f32, sum_u32
 from .sum_kernels import columns_first, rows_first
 
-__all__ = ["KERNELS"]
-
 KERNELS: Mapping[str, Callable[[Any], None]] = {
     "runs": runs,
     "transpose": transpose,

@@ -30,8 +30,6 @@ from .memory import (
     words8,
 )
 
-__all__ = ["gather", "runs", "transpose"]
-
 # runs: a row is a run of bytes, some times.
 R_SIZE, R_COPIES = 4, 5
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from numba import types
 
+from ..instructions import BLOCK, CODES, LINE, PITCH, REGISTERS
+from ..instructions import SHORT as SHORT_NAMES
 from . import float32_math, float64_math
 from .memory import called, float_to_half, floats, indices, inlined, longs, not_inlined, prefetch, words2
 from .row_types import F16, F32, load, read_f16, read_f32, store, write_f16, write_f32
-
-__all__ = ["INSTRUCTIONS", "expression"]
 
 # Parameters.
 E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
@@ -31,11 +31,7 @@ E_BLOCK, E_LISTS = 12, 13  # BLOCK, or more elements if one instruction computes
 INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
-BLOCK = 1024  # elements of a register
 PART = 2048  # elements of a long row between two looks at what comes next; with the result, half of a first-level cache
-PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
-REGISTERS = 64
-LINE = 64  # bytes of a cache line
 """Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
 AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
@@ -149,29 +145,34 @@ SHORT = {
 Not floor and its kin, which LLVM would compute in float16, element by element."""
 
 INSTRUCTIONS = {
-    **{name: typed_loop(floats, read_f32, write_f32) for name, typed_loop in SHORT.items()},
-    "floor": _unary(float32_math.floor)(floats, read_f32, write_f32),
-    "ceil": _unary(float32_math.ceil)(floats, read_f32, write_f32),
-    "trunc": _unary(float32_math.trunc)(floats, read_f32, write_f32),
-    "rint": _unary(float32_math.rint)(floats, read_f32, write_f32),
-    "expm1": _unary(float64_math.expm1)(floats, read_f32, write_f32),
-    "log1p": _unary(float64_math.log1p)(floats, read_f32, write_f32),
-    "arcsin": _unary(float64_math.arcsin)(floats, read_f32, write_f32),
-    "arccos": _unary(float64_math.arccos)(floats, read_f32, write_f32),
-    "arctan": _unary(float64_math.arctan)(floats, read_f32, write_f32),
-    "sinh": _unary(float64_math.sinh)(floats, read_f32, write_f32),
-    "cosh": _unary(float64_math.cosh)(floats, read_f32, write_f32),
-    "arcsinh": _unary(float64_math.arcsinh)(floats, read_f32, write_f32),
-    "arccosh": _unary(float64_math.arccosh)(floats, read_f32, write_f32),
-    "arctanh": _unary(float64_math.arctanh)(floats, read_f32, write_f32),
-    "arctan2": _binary(float64_math.arctan2)(floats, read_f32, write_f32),
-    "power": _binary(float64_math.power)(floats, read_f32, write_f32),
+    **{
+        name: typed_loop(floats, read_f32, write_f32)
+        for name, typed_loop in {
+            **SHORT,
+            "floor": _unary(float32_math.floor),
+            "ceil": _unary(float32_math.ceil),
+            "trunc": _unary(float32_math.trunc),
+            "rint": _unary(float32_math.rint),
+            "expm1": _unary(float64_math.expm1),
+            "log1p": _unary(float64_math.log1p),
+            "arcsin": _unary(float64_math.arcsin),
+            "arccos": _unary(float64_math.arccos),
+            "arctan": _unary(float64_math.arctan),
+            "sinh": _unary(float64_math.sinh),
+            "cosh": _unary(float64_math.cosh),
+            "arcsinh": _unary(float64_math.arcsinh),
+            "arccosh": _unary(float64_math.arccosh),
+            "arctanh": _unary(float64_math.arctanh),
+            "arctan2": _binary(float64_math.arctan2),
+            "power": _binary(float64_math.power),
+        }.items()
+    },
     "sin": float64_math.sin,
     "cos": float64_math.cos,
     "tan": float64_math.tan,
     "fmod": float64_math.fmod,
 }
-"""Instructions by the functions' names in `forms.expression`; an instruction's code is its place here."""
+"""Loops over rows of float32, of all instructions."""
 
 
 def _dispatch(first, functions):
@@ -197,8 +198,8 @@ def _dispatch(first, functions):
     return run
 
 
-run_f32 = _dispatch(0, [*INSTRUCTIONS.values()])
-run_f16 = _dispatch(0, [typed_loop(words2, read_f16, write_f16) for typed_loop in SHORT.values()])
+run_f32 = _dispatch(0, [INSTRUCTIONS[name] for name in CODES])
+run_f16 = _dispatch(0, [SHORT[name](words2, read_f16, write_f16) for name in SHORT_NAMES])
 
 
 @inlined

@@ -21,23 +21,6 @@ from numba.extending import intrinsic
 from ....forms.special import ERF_FLOAT32
 from .memory import inlined
 
-__all__ = [
-    "absolute",
-    "ceil",
-    "choice",
-    "erf",
-    "exp",
-    "floor",
-    "gelu",
-    "log",
-    "maximum",
-    "minimum",
-    "rint",
-    "sqrt",
-    "tanh",
-    "trunc",
-]
-
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 
 

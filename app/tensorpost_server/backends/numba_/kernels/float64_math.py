@@ -19,25 +19,6 @@ from numba.extending import intrinsic
 from .float32_math import with_sign
 from .memory import floats, inlined
 
-__all__ = [
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctan2",
-    "arctanh",
-    "cos",
-    "cosh",
-    "expm1",
-    "fmod",
-    "log1p",
-    "power",
-    "sin",
-    "sinh",
-    "tan",
-]
-
 _DOUBLE, _LONG = ir.DoubleType(), ir.IntType(64)
 NAN, INFINITY = math.nan, math.inf
 

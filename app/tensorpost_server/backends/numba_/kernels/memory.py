@@ -16,38 +16,6 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = [
-    "AXIS",
-    "A_EXTENT",
-    "A_SOURCE",
-    "A_TABLE",
-    "A_TARGET",
-    "P_AXES",
-    "P_OUTER",
-    "P_SCRATCH",
-    "P_SOURCE",
-    "P_TARGET",
-    "bytes_",
-    "called",
-    "chars",
-    "copy",
-    "float_to_half",
-    "floats",
-    "half_to_float",
-    "indices",
-    "inlined",
-    "longs",
-    "not_inlined",
-    "pointer_to",
-    "prefetch",
-    "row_addresses",
-    "row_count",
-    "source_offset",
-    "words2",
-    "words4",
-    "words8",
-]
-
 # Parameters that the kernels with one input share: the axes outside a row, outermost first, AXIS numbers each from
 # P_AXES on.
 P_OUTER, P_TARGET, P_SOURCE, P_SCRATCH, P_AXES = 0, 1, 2, 3, 40

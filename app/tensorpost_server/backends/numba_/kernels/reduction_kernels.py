@@ -21,8 +21,6 @@ from numba.extending import intrinsic
 
 from .memory import A_EXTENT, A_SOURCE, AXIS, P_AXES, P_OUTER, P_SCRATCH, inlined, row_addresses, row_count
 
-__all__ = ["largest_f16", "largest_f32", "largest_u8", "sum_f16", "sum_f32", "sum_u32"]
-
 # Parameters. The last D_PLANE_AXES of the axes are the lines' own, the others lead from lines to lines.
 D_COLUMNS, D_TARGET_STEP = 4, 5  # outputs side by side
 D_ROWS, D_ROW_STEP, D_PLANE_AXES = 6, 7, 8

@@ -8,20 +8,6 @@ from numba import types
 
 from .memory import bytes_, chars, float_to_half, floats, half_to_float, inlined, words2
 
-__all__ = [
-    "F16",
-    "F32",
-    "f32_load",
-    "f32_load_two",
-    "f32_more",
-    "f32_more_anchored",
-    "load",
-    "load_more",
-    "load_two",
-    "store",
-    "store_two",
-]
-
 F32, F16, U8, I8 = 0, 1, 2, 3  # kinds of elements
 
 

@@ -25,8 +25,6 @@ from .row_types import (
     store_two,
 )
 
-__all__ = ["columns_first", "rows_first"]
-
 # Parameters: rows and columns of weighted taps.
 B_SOURCE_KIND, B_TARGET_KIND, B_SOURCE_STEP, B_TARGET_STEP, B_ANCHORED = 4, 5, 6, 7, 8
 B_ROWS, B_ROW_TAPS, B_ROW_PITCH, B_ROW_INDEX, B_ROW_WEIGHT, B_SOURCE_ROW, B_TARGET_ROW = 9, 10, 11, 12, 13, 14, 15
