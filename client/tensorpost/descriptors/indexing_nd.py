@@ -13,12 +13,13 @@ from .catalogue import pascal_case
 from .fields import UInt
 from .indexing import without_leading_ones
 from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
-__all__ = ["GatherNd1OperatorDesc", "GatherNdOperatorDesc", "ScatterNdOperatorDesc"]
+__all__ = ["GatherNd1OperatorDesc", "ScatterNdOperatorDesc"]
 
 
-class _GatherNd(OperatorDesc):
+class GatheringNd(OperatorDesc):
     """Base of both versions of GATHER_ND.
 
     Attributes:
@@ -54,11 +55,7 @@ class _GatherNd(OperatorDesc):
         yield from _coordinate_rules(self, "output_tensor", batch)
 
 
-class GatherNdOperatorDesc(_GatherNd):
-    """`DML_OPERATOR_GATHER_ND`: takes parts of the input, each by the first coordinates of its elements."""
-
-
-class GatherNd1OperatorDesc(_GatherNd):
+class GatherNd1OperatorDesc(GatheringNd):
     """`DML_OPERATOR_GATHER_ND1`: GATHER_ND of each pair in a batch of inputs and indices.
 
     Attributes:
@@ -137,7 +134,7 @@ def _by_coordinates(
     return None if len(whole) > rank else [1] * (rank - len(whole)) + whole
 
 
-def _coordinate_rules(desc: _GatherNd | ScatterNdOperatorDesc, parts: str, batch: int = 0) -> Iterator[Violation]:
+def _coordinate_rules(desc: GatheringNd | ScatterNdOperatorDesc, parts: str, batch: int = 0) -> Iterator[Violation]:
     """What counts is there, the indices have no more coordinates than the input, and all parts have their sizes."""
     tensors = {"input_dimension_count": "input_tensor", "indices_dimension_count": "indices_tensor"}
     counted: list[Sequence[int]] = []

@@ -49,9 +49,6 @@ TensorPath = tuple[str] | tuple[str, int]
 Inferred = Iterator[tuple[str, Any]]
 """Fields that follow from others, by attribute name."""
 
-DEFINED: list[type[OperatorDesc]] = []
-"""The operators whose families are loaded. A class enters it when it is defined."""
-
 if TYPE_CHECKING:
     OPERATORS: list[type[OperatorDesc]]
     """Every operator that has a class, by number."""
@@ -92,7 +89,6 @@ class OperatorDesc(Descriptor):
             }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
-            DEFINED.append(cls)
 
     # ---- what the catalogue says -------------------------------------------------------------------------------------
 

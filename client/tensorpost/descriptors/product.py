@@ -18,8 +18,8 @@ from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, Float
 from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .plain_operators import ActivationSoftmax1OperatorDesc, ActivationSoftmaxOperatorDesc
 from .quantized import Quantized
-from .softmax import ActivationSoftmax1OperatorDesc, ActivationSoftmaxOperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [

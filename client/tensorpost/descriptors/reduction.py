@@ -13,18 +13,16 @@ from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .resample import AxisDirection, AxisDirectionField
 from .tensor import BufferTensorDesc
 
 __all__ = [
-    "ArgmaxOperatorDesc",
-    "ArgminOperatorDesc",
     "Positions",
     "ReduceFunction",
     "ReduceOperatorDesc",
     "Selection",
     "TopK1OperatorDesc",
-    "TopKOperatorDesc",
 ]
 
 
@@ -126,14 +124,6 @@ class Positions(OperatorDesc):
         yield from _axes_rules(self)
 
 
-class ArgminOperatorDesc(Positions):
-    """`DML_OPERATOR_ARGMIN`: the position of the smallest element along some axes; of NaN, if there is any."""
-
-
-class ArgmaxOperatorDesc(Positions):
-    """`DML_OPERATOR_ARGMAX`: the position of the largest element along some axes; of NaN, if there is any."""
-
-
 class Selection(OperatorDesc):
     """Base of operators that take the first K elements of every line in an order of values.
 
@@ -170,10 +160,6 @@ class Selection(OperatorDesc):
                 yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
             wanted, outputs = with_size(sizes, self.axis, self.k), ("output_value_tensor", "output_index_tensor")
             yield from self.sizes_are(wanted, "the input's with K for the axis", *outputs)
-
-
-class TopKOperatorDesc(Selection):
-    """`DML_OPERATOR_TOP_K`: the K largest elements of every line, largest first, and their positions."""
 
 
 class TopK1OperatorDesc(Selection):

@@ -14,13 +14,12 @@ from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
 __all__ = [
     "AdamOptimizerOperatorDesc",
-    "BatchNormalizationGradOperatorDesc",
     "BatchNormalizationGradient",
-    "BatchNormalizationTrainingGradOperatorDesc",
     "BatchNormalizationTrainingOperatorDesc",
     "LocalResponseNormalizationGradOperatorDesc",
 ]
@@ -174,14 +173,6 @@ class BatchNormalizationGradient(OperatorDesc):
         """All tensors agree; each has the sizes of the input or of the mean, which is 1 where it has not those."""
         of_mean = ("variance_tensor", "scale_tensor", "output_scale_gradient_tensor", "output_bias_gradient_tensor")
         yield from _normalized(self, "mean_tensor", of_mean, ("input_gradient_tensor", "output_gradient_tensor"))
-
-
-class BatchNormalizationGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: gradients where mean and variance are constants."""
-
-
-class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: gradients where both are the input's own."""
 
 
 class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
