@@ -71,7 +71,6 @@ class WithFusedActivation(OperatorDesc):
         fused_activation: OperatorDesc | None  # stands last in each struct
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`."""
         yield from newer_activations(self, self.fused_activation, level, "FusedActivation")
 
     def fused_rules(self) -> Iterator[Violation]:

@@ -112,7 +112,6 @@ class ElementWiseIfOperatorDesc(ElementWise):
     output_tensor: BufferTensorDesc
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the condition is UINT8 at every level."""
         yield from super().operator_rules()
         yield from self.data_type_is(TensorDataType.UINT8, "condition_tensor")
 

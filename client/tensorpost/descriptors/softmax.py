@@ -22,7 +22,6 @@ class LineActivation(UnaryWithoutScale):
     """Base of activations along the last dimension; all but the last two sizes are 1."""
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the input is a matrix, whatever its rank."""
         yield from super().operator_rules()
         sizes = self.input_tensor.sizes
         if any(size != 1 for size in sizes[:-2]):
@@ -43,7 +42,6 @@ class AxesActivation(UnaryWithoutScale):
     axis_count: UInt = count_of("axes")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the axes are dimensions of the input."""
         yield from super().operator_rules()
         yield from self.count_is_length("axis_count", "axes")
         yield from self.axes_are_below(len(self.input_tensor.sizes))
