@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
 from tests.support.batches import each
-from tests.support.families import FAMILIES, families_text
+from tests.support.families import GENERATED
 from tests.support.operator_cases import STRATEGIES
 from tests.support.vectors import VECTORS, load, vectors_files
 
@@ -28,6 +28,7 @@ from tensorpost.descriptors import (
     ScaleBias,
     SupportRow,
     operator_names,
+    plain_operators,
 )
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
 from tensorpost.descriptors.families import find_operator, module_of_name, operator_types
@@ -357,11 +358,30 @@ def _refused(folder: Path, change: dict[str, Any], words: str) -> None:
 
 
 def test_every_operator_is_found_where_the_families_have_it() -> None:
-    assert FAMILIES.read_text("utf-8") == families_text(), "run: python -m tests.support.families"
+    for path, text in GENERATED.items():
+        assert path.read_text("utf-8") == text(), "run: python -m tests.support.families"
     assert operator_types() == [cls.operator_type for cls in OPERATORS] == operator_names()
     for cls in OPERATORS:
         assert find_operator(cls.operator_type) is cls
         assert cls.__module__ == f"tensorpost.descriptors.{module_of_name()[cls.__name__]}"
+
+
+def test_a_row_is_a_class_of_its_base_that_is_built_once_for_all_threads() -> None:
+    code = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+sys.setswitchinterval(1e-6)
+from tensorpost.descriptors import elementwise, elementwise_base, plain_operators
+assert "ElementWiseAbsOperatorDesc" not in vars(plain_operators)
+with ThreadPoolExecutor(8) as threads:
+    found = set(threads.map(lambda _: elementwise.ElementWiseAbsOperatorDesc, range(64)))
+print(found, [cls.__base__ is elementwise_base.Unary for cls in found])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+
+    assert ran.stdout == "{<class 'tensorpost.descriptors.plain_operators.ElementWiseAbsOperatorDesc'>} [True]\n"
+    with pytest.raises(AttributeError, match=r"plain_operators' has no attribute 'Absolute'"):
+        _ = plain_operators.Absolute  # pyright: ignore[reportAttributeAccessIssue] # wrong on purpose
 
 
 def test_a_family_s_module_hands_on_all_operators_too() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the families say what they export; a new family is one more
     from .normalization import *  # noqa: F403
     from .operator_desc import OPERATORS as OPERATORS
     from .operator_desc import OperatorDesc as OperatorDesc
+    from .plain_operators import *  # noqa: F403
     from .pooling import *  # noqa: F403
     from .product import *  # noqa: F403
     from .quantization import *  # noqa: F403
@@ -48,16 +49,15 @@ if TYPE_CHECKING:  # the families say what they export; a new family is one more
 else:
     import importlib
 
-    from .families import all_operators, module_of_name
+    from .families import all_operators, class_named, module_of_name
 
     __all__ = ["OPERATORS", *module_of_name()]  # noqa: PLE0604 # they are strings
 
     def __getattr__(name: str) -> Any:
-        module = module_of_name().get(name)
         if name == "OPERATORS":
             found = all_operators()
-        elif module is not None:
-            found = getattr(importlib.import_module(f".{module}", __name__), name)
+        elif name in module_of_name():
+            found = class_named(name)
         elif name in module_of_name().values():
             return importlib.import_module(f".{name}", __name__)
         else:

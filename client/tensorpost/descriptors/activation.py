@@ -7,7 +7,7 @@ open is tensorpost's choice, and stands with each formula in the server's `opera
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -15,34 +15,29 @@ from pydantic_core import PydanticCustomError
 
 from ..values.problems import InvalidDescriptor, Violation
 from .base import json_object
-from .elementwise_base import ElementWise, ElementWiseGradient, UnaryWithoutScale
+from .elementwise_base import ElementWise, UnaryWithoutScale
+from .families import find_operator, operator_types
 from .feature_levels import FeatureLevel
 from .fields import Float
-from .operator_desc import DEFINED, OperatorDesc
+from .operator_desc import OperatorDesc
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
 __all__ = [
     "Activation",
     "ActivationCeluOperatorDesc",
     "ActivationEluOperatorDesc",
-    "ActivationGeluOperatorDesc",
     "ActivationHardSigmoidOperatorDesc",
     "ActivationHardSwishOperatorDesc",
-    "ActivationIdentityOperatorDesc",
     "ActivationLeakyReluOperatorDesc",
     "ActivationLinearOperatorDesc",
     "ActivationParameterizedReluOperatorDesc",
     "ActivationParametricSoftplusOperatorDesc",
-    "ActivationReluGradOperatorDesc",
-    "ActivationReluOperatorDesc",
     "ActivationScaledEluOperatorDesc",
     "ActivationScaledTanhOperatorDesc",
     "ActivationShrinkOperatorDesc",
-    "ActivationSigmoidOperatorDesc",
     "ActivationSoftplusOperatorDesc",
-    "ActivationSoftsignOperatorDesc",
     "ActivationSwishOperatorDesc",
-    "ActivationTanhOperatorDesc",
     "ActivationThresholdedReluOperatorDesc",
     "FusedActivation",
     "WithFusedActivation",
@@ -76,7 +71,6 @@ class WithFusedActivation(OperatorDesc):
         fused_activation: OperatorDesc | None  # stands last in each struct
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`."""
         yield from newer_activations(self, self.fused_activation, level, "FusedActivation")
 
     def fused_rules(self) -> Iterator[Violation]:
@@ -144,10 +138,6 @@ class ActivationHardSigmoidOperatorDesc(Activation):
     beta: Float
 
 
-class ActivationIdentityOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_IDENTITY`: each element itself."""
-
-
 class ActivationLeakyReluOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_LEAKY_RELU`: x from 0 on, `Alpha * x` below.
 
@@ -182,14 +172,6 @@ class ActivationParametricSoftplusOperatorDesc(Activation):
     beta: Float
 
 
-class ActivationReluOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_RELU`: `max(0, x)`; NaN stays NaN."""
-
-
-class ActivationGeluOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_GELU`: `0.5 * x * (1 + erf(x / sqrt(2)))`; -infinity becomes -0, as its limit."""
-
-
 class ActivationScaledTanhOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SCALED_TANH`: `Alpha * tanh(Beta * x)`.
 
@@ -200,10 +182,6 @@ class ActivationScaledTanhOperatorDesc(Activation):
 
     alpha: Float
     beta: Float
-
-
-class ActivationSigmoidOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_SIGMOID`: `1 / (1 + e^-x)`."""
 
 
 class ActivationSoftplusOperatorDesc(Activation):
@@ -220,14 +198,6 @@ class ActivationSoftplusOperatorDesc(Activation):
         if self.steepness < 1 and level < FeatureLevel.L6_4:
             message = f"Steepness below 1 needs feature level 6_4, not {level}"
             yield self.broken("steepness", ("Steepness",), message, self.steepness, "1 or above, or level 6_4")
-
-
-class ActivationSoftsignOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_SOFTSIGN`: `x / (1 + |x|)`; 1 and -1 of the infinities, as its limits."""
-
-
-class ActivationTanhOperatorDesc(Activation):
-    """`DML_OPERATOR_ACTIVATION_TANH`: the hyperbolic tangent."""
 
 
 class ActivationThresholdedReluOperatorDesc(Activation):
@@ -292,8 +262,12 @@ class ActivationParameterizedReluOperatorDesc(ElementWise):
     output_tensor: BufferTensorDesc
 
 
-class ActivationReluGradOperatorDesc(ElementWiseGradient):
-    """`DML_OPERATOR_ACTIVATION_RELU_GRAD`: the gradient where the input is above 0, else 0."""
+@cache
+def _fusable(more: tuple[type[OperatorDesc], ...]) -> Mapping[str, type[OperatorDesc]]:
+    """Activations that can be fused everywhere, by number, and some more."""
+    named = [find_operator(kind) for kind in operator_types() if kind.startswith("ACTIVATION_")]
+    plain = [cls for cls in named if cls is not None and issubclass(cls, Activation) and cls.fusable]
+    return {cls.operator_type: cls for cls in (*plain, *more)}
 
 
 def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:
@@ -302,15 +276,13 @@ def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:
         return value
     if isinstance(value, (Activation, *more)):
         value = _write_fused(value)  # its own tensors have no meaning here, so descriptors must not differ in them
-    plain = [cls for cls in DEFINED if issubclass(cls, Activation) and cls.fusable]
-    activations = {cls.operator_type: cls for cls in (*sorted(plain, key=lambda cls: cls.facts.number), *more)}
-    expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
+    expected = {"expected": "an object with type and desc; the types are " + ", ".join(_fusable(more))}
     if not isinstance(value, Mapping):
         raise PydanticCustomError("not-an-object", "must be an object", expected)
     sent = cast("Mapping[object, Any]", value)
     members = {str(key).lower(): member for key, member in sent.items()}
     kind, desc = members.get("type"), members.get("desc", {})
-    cls = activations.get(kind.removeprefix("DML_OPERATOR_")) if isinstance(kind, str) else None
+    cls = _fusable(more).get(kind.removeprefix("DML_OPERATOR_")) if isinstance(kind, str) else None
     if cls is None or json_object(desc) is None or members.keys() - {"type", "desc"} or len(members) < len(sent):
         raise PydanticCustomError("fused-activation", "must name an activation that can be fused", expected)
     fields = {name: item for name, item in cast("Mapping[str, Any]", desc).items() if item is not None}

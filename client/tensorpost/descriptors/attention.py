@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.layout import packed_strides
 from ..values.problems import Violation
+from .completion import Given, Inferred, NotGiven, packed
 from .fields import CEnum, Float, UInt
-from .operator_desc import Given, Inferred, NotGiven, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .size_patterns import shown_pattern, sizes_by_pattern
 from .tensor import BufferTensorDesc
 
@@ -117,7 +118,7 @@ class Attention(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: a scale of 1 / sqrt(E), and the output; the present ones are not asked for."""
+        """A scale of 1 / sqrt(E), and the output; the present ones are not asked for."""
         names = [*cls.fields_of_kind("input"), *cls.fields_of_kind("output")]
         tensors = {name: given.structure(BufferTensorDesc, name) for name in names}
         sources = [tensor for name, tensor in tensors.items() if tensor is not None and name in _SOURCES]

@@ -37,7 +37,7 @@ __all__ = [
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue
 def pascal_case(name: str) -> str:
     """`input_pixel_offsets` to `InputPixelOffsets`, `roi_tensor` to `ROITensor`."""
-    return "".join("ROI" if part == "roi" else part.capitalize() for part in name.split("_"))
+    return "".join(map(str.capitalize, name.split("_"))).replace("Roi", "ROI")
 
 
 def snake_case(name: str) -> str:
@@ -171,7 +171,8 @@ _CLASS_SUFFIX = "OperatorDesc"
 
 
 @cache
-def _names_by_class() -> Mapping[str, str]:
+def operators_by_class() -> Mapping[str, str]:
+    """The short names of all operators, by the names of their classes in lower case."""
     return {f"{name.replace('_', '')}{_CLASS_SUFFIX}".lower(): name for name in operator_names()}
 
 
@@ -182,7 +183,7 @@ def operator_of_class(class_name: str) -> str | None:
         >>> operator_of_class("ElementWiseAdd1OperatorDesc")
         'ELEMENT_WISE_ADD1'
     """
-    return _names_by_class().get(class_name.lower()) if class_name.endswith(_CLASS_SUFFIX) else None
+    return operators_by_class().get(class_name.lower()) if class_name.endswith(_CLASS_SUFFIX) else None
 
 
 @cache

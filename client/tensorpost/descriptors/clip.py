@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from .completion import Given, Inferred
 from .elementwise_base import ElementWiseGradient, Unary
 from .fields import Float, ScalarUnion
 from .movement import DataTypeOf, scalar_fits
-from .operator_desc import Given, Inferred, OperatorDesc
-from .tensor import BufferTensorDesc
+from .operator_desc import OperatorDesc
 
 __all__ = [
     "ElementWiseClip1OperatorDesc",
@@ -36,12 +35,12 @@ class ElementWiseClipOperatorDesc(Unary):
     max: Float
 
 
-class ElementWiseClip1OperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_CLIP1`: `max(Min, min(x, Max))` with bounds of the tensor's own type.
+class TypedBounds(OperatorDesc):
+    """Base of operators with bounds of the tensors' own type.
 
     Attributes:
         min_max_data_type: DataType of the bounds, the tensors' own.
-        min: lower bound; it wins where it is larger than Max.
+        min: lower bound.
         max: upper bound.
     """
 
@@ -51,14 +50,29 @@ class ElementWiseClip1OperatorDesc(Unary):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the bounds' DataType too."""
         yield "min_max_data_type", given.tensor("input_tensor").data_type
         yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The bounds have the tensors' DataType, and fit it."""
         yield from super().operator_rules()
-        yield from _bounds_fit(self, self.min_max_data_type, self.output_tensor)
+        (_, output), *_ = self.tensors("output")
+        if self.min_max_data_type is not output.data_type:
+            found, name = self.min_max_data_type.name, output.data_type.name
+            message = f"MinMaxDataType must be the output's DataType, {name}"
+            yield self.broken("data-types-differ", ("MinMaxDataType",), message, found, name)
+        for field in ("min", "max"):
+            yield from scalar_fits(self, field, self.min_max_data_type)
+
+
+class ElementWiseClip1OperatorDesc(TypedBounds, Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_CLIP1`: `max(Min, min(x, Max))` with bounds of the tensor's own type.
+
+    Attributes:
+        min_max_data_type: DataType of the bounds, the tensors' own.
+        min: lower bound; it wins where it is larger than Max.
+        max: upper bound.
+    """
 
 
 class ElementWiseThresholdOperatorDesc(Unary):
@@ -83,7 +97,7 @@ class ElementWiseClipGradOperatorDesc(ElementWiseGradient):
     max: Float
 
 
-class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
+class ElementWiseClipGrad1OperatorDesc(TypedBounds, ElementWiseGradient):
     """`DML_OPERATOR_ELEMENT_WISE_CLIP_GRAD1`: CLIP_GRAD with bounds of the tensors' own type.
 
     Attributes:
@@ -91,27 +105,3 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
         min: 0 from there down.
         max: 0 from there up.
     """
-
-    min_max_data_type: DataTypeOf
-    min: ScalarUnion
-    max: ScalarUnion
-
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the bounds' DataType too."""
-        yield "min_max_data_type", given.tensor("input_tensor").data_type
-        yield from super().inferred(given)
-
-    def operator_rules(self) -> Iterator[Violation]:
-        """The bounds have the tensors' DataType, and fit it."""
-        yield from super().operator_rules()
-        yield from _bounds_fit(self, self.min_max_data_type, self.output_gradient_tensor)
-
-
-def _bounds_fit(desc: OperatorDesc, data_type: TensorDataType, output: BufferTensorDesc) -> Iterator[Violation]:
-    if data_type is not output.data_type:
-        name = output.data_type.name
-        message = f"MinMaxDataType must be the output's DataType, {name}"
-        yield desc.broken("data-types-differ", ("MinMaxDataType",), message, data_type.name, name)
-    for field in ("min", "max"):
-        yield from scalar_fits(desc, field, data_type)

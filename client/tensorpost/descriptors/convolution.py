@@ -14,8 +14,8 @@ from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
 from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
+from .completion import Given, Inferred, packed
 from .fields import CEnum, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, packed
 from .quantized import Quantized
 from .sliding_window import SlidingWindow, spatial_sizes
 from .tensor import BufferTensorDesc
@@ -70,7 +70,7 @@ class Convolving(SlidingWindow):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: forward, steps of 1, no padding and one group where they are left out."""
+        """Forward, steps of 1, no padding and one group where they are left out."""
         source, window = given.tensor("input_tensor"), given.tensor("filter_tensor")
         spatial = len(source.sizes) - 2
         if len(source.sizes) != len(window.sizes) or spatial < 1:
@@ -162,7 +162,6 @@ class ConvolutionOperatorDesc(Convolving, WithFusedActivation):
     fused_activation: FusedIntoConvolution | None = None
 
     def type_rules(self) -> Iterator[Violation]:
-        """See `Convolving`; what is fused has no ScaleBias."""
         yield from super().type_rules()
         yield from self.fused_rules()
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
 from ..values.problems import Violation
+from .completion import Given, Output
 from .fields import CEnum, UInt
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -56,11 +57,11 @@ class _Blocks(OperatorDesc):
         raise NotImplementedError
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output, if the input can be cut."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """The input's sizes, if it cannot be cut."""
         source, block = given.tensor("input_tensor"), given.integer("block_size")
         sizes = cls.moved(source.sizes, block) if len(source.sizes) == 4 and block > 0 else None
-        yield "output_tensor", packed(source.data_type, source.sizes if sizes is None else sizes)
+        yield Output("output_tensor", source.data_type, sizes or source.sizes, "the input's in blocks" if sizes else "")
 
     def operator_rules(self) -> Iterator[Violation]:
         """Four dimensions, which blocks divide without a rest; no blocks of size 0, of which the pages say nothing."""
@@ -69,13 +70,9 @@ class _Blocks(OperatorDesc):
         if len(sizes) != 4:
             message = f"{self.operator_type} takes N, C, H, W, not {len(sizes)} dimensions"
             yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
-            return
-        wanted = self.moved(sizes, block) if block else None
-        if wanted is None:
+        elif not block or self.moved(sizes, block) is None:
             message = f"BlockSize is {block}; {self.divides} without a rest"
             yield self.broken("block-size", ("BlockSize",), message, block, "a divisor, at least 1")
-        else:
-            yield from self.sizes_are(wanted, "the input's in blocks", "output_tensor")
 
 
 class _SpaceToDepth(_Blocks):
@@ -83,7 +80,6 @@ class _SpaceToDepth(_Blocks):
 
     @classmethod
     def moved(cls, sizes: Sequence[int], block: int) -> list[int] | None:
-        """See `_Blocks.moved`."""
         batch, channels, height, width = sizes
         if height % block or width % block:
             return None
@@ -95,7 +91,6 @@ class _DepthToSpace(_Blocks):
 
     @classmethod
     def moved(cls, sizes: Sequence[int], block: int) -> list[int] | None:
-        """See `_Blocks.moved`."""
         batch, channels, height, width = sizes
         return None if channels % block**2 else [batch, channels // block**2, height * block, width * block]
 

@@ -16,49 +16,16 @@ from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import Binary, ElementWise, ScaleBias, Unary, UnaryWithoutScale
 from .feature_levels import FeatureLevel
 from .fields import CEnum, Float
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
 __all__ = [
     "CastOperatorDesc",
-    "ElementWiseAbsOperatorDesc",
-    "ElementWiseAcosOperatorDesc",
-    "ElementWiseAcoshOperatorDesc",
     "ElementWiseAdd1OperatorDesc",
-    "ElementWiseAddOperatorDesc",
-    "ElementWiseAsinOperatorDesc",
-    "ElementWiseAsinhOperatorDesc",
-    "ElementWiseAtanOperatorDesc",
-    "ElementWiseAtanYxOperatorDesc",
-    "ElementWiseAtanhOperatorDesc",
-    "ElementWiseCeilOperatorDesc",
     "ElementWiseConstantPowOperatorDesc",
-    "ElementWiseCosOperatorDesc",
-    "ElementWiseCoshOperatorDesc",
-    "ElementWiseDifferenceSquareOperatorDesc",
-    "ElementWiseDivideOperatorDesc",
-    "ElementWiseErfOperatorDesc",
-    "ElementWiseExpOperatorDesc",
-    "ElementWiseFloorOperatorDesc",
-    "ElementWiseIdentityOperatorDesc",
     "ElementWiseIfOperatorDesc",
-    "ElementWiseLogOperatorDesc",
-    "ElementWiseMaxOperatorDesc",
-    "ElementWiseMeanOperatorDesc",
-    "ElementWiseMinOperatorDesc",
-    "ElementWiseModulusFloorOperatorDesc",
-    "ElementWiseModulusTruncateOperatorDesc",
-    "ElementWiseMultiplyOperatorDesc",
-    "ElementWiseNegateOperatorDesc",
     "ElementWisePowOperatorDesc",
-    "ElementWiseRecipOperatorDesc",
     "ElementWiseRoundOperatorDesc",
-    "ElementWiseSignOperatorDesc",
-    "ElementWiseSinOperatorDesc",
-    "ElementWiseSinhOperatorDesc",
-    "ElementWiseSqrtOperatorDesc",
-    "ElementWiseSubtractOperatorDesc",
-    "ElementWiseTanOperatorDesc",
-    "ElementWiseTanhOperatorDesc",
     "RoundingMode",
 ]
 
@@ -69,46 +36,6 @@ class RoundingMode(enum.IntEnum):
     HALVES_TO_NEAREST_EVEN = 0
     TOWARD_ZERO = 1
     TOWARD_INFINITY = 2
-
-
-class ElementWiseIdentityOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_IDENTITY`: each element itself; changes the strides of a tensor."""
-
-
-class ElementWiseAbsOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ABS`: the absolute value of each element."""
-
-
-class ElementWiseAcosOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ACOS`: the angle of a cosine, 0 to pi; NaN beyond 1."""
-
-
-class ElementWiseAsinOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ASIN`: the angle of a sine, -pi/2 to pi/2; NaN beyond 1."""
-
-
-class ElementWiseAtanOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ATAN`: the angle of a tangent, -pi/2 to pi/2."""
-
-
-class ElementWiseCeilOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_CEIL`: the least whole number that is not below the element."""
-
-
-class ElementWiseCosOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_COS`: the cosine of an angle in radians."""
-
-
-class ElementWiseExpOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_EXP`: e to the power of each element."""
-
-
-class ElementWiseFloorOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_FLOOR`: the largest whole number that is not above the element."""
-
-
-class ElementWiseLogOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_LOG`: the natural logarithm; -infinity of 0, NaN below."""
 
 
 class ElementWisePowOperatorDesc(ElementWise):
@@ -146,58 +73,6 @@ class ElementWiseConstantPowOperatorDesc(Unary):
     exponent: Float
 
 
-class ElementWiseRecipOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_RECIP`: 1 / x; infinite where x is 0."""
-
-
-class ElementWiseSinOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_SIN`: the sine of an angle in radians."""
-
-
-class ElementWiseSqrtOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_SQRT`: the square root of each element; NaN below 0."""
-
-
-class ElementWiseTanOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_TAN`: the tangent of an angle in radians."""
-
-
-class ElementWiseErfOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ERF`: the error function."""
-
-
-class ElementWiseSinhOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_SINH`: the hyperbolic sine."""
-
-
-class ElementWiseCoshOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_COSH`: the hyperbolic cosine."""
-
-
-class ElementWiseTanhOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_TANH`: the hyperbolic tangent."""
-
-
-class ElementWiseAsinhOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ASINH`: the inverse of the hyperbolic sine."""
-
-
-class ElementWiseAcoshOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ACOSH`: the inverse of the hyperbolic cosine; NaN below 1."""
-
-
-class ElementWiseAtanhOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_ATANH`: the inverse of the hyperbolic tangent; NaN beyond 1."""
-
-
-class ElementWiseSignOperatorDesc(UnaryWithoutScale):
-    """`DML_OPERATOR_ELEMENT_WISE_SIGN`: -1, 0 or 1 as the element is below, at or above 0; 0 for NaN."""
-
-
-class ElementWiseNegateOperatorDesc(UnaryWithoutScale):
-    """`DML_OPERATOR_ELEMENT_WISE_NEGATE`: -x; of the least integer of 8 or 16 bits the largest, of more bits itself."""
-
-
 class ElementWiseRoundOperatorDesc(UnaryWithoutScale):
     """`DML_OPERATOR_ELEMENT_WISE_ROUND`: each element as a whole number.
 
@@ -208,10 +83,6 @@ class ElementWiseRoundOperatorDesc(UnaryWithoutScale):
     rounding_mode: Annotated[RoundingMode, CEnum("DML_ROUNDING_MODE_")]
 
 
-class ElementWiseAddOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_ADD`: the sum of two tensors; integers wrap."""
-
-
 class ElementWiseAdd1OperatorDesc(WithFusedActivation, Binary):
     """`DML_OPERATOR_ELEMENT_WISE_ADD1`: the sum of two tensors, to which an activation may be applied.
 
@@ -220,46 +91,6 @@ class ElementWiseAdd1OperatorDesc(WithFusedActivation, Binary):
     """
 
     fused_activation: FusedActivation | None = None
-
-
-class ElementWiseSubtractOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_SUBTRACT`: A - B; integers wrap."""
-
-
-class ElementWiseMultiplyOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MULTIPLY`: the product of two tensors; integers wrap."""
-
-
-class ElementWiseDivideOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_DIVIDE`: A / B; integers are truncated toward zero."""
-
-
-class ElementWiseMaxOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MAX`: the larger of two elements; NaN if either is NaN."""
-
-
-class ElementWiseMinOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MIN`: the smaller of two elements; NaN if either is NaN."""
-
-
-class ElementWiseMeanOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MEAN`: (A + B) / 2; a sum of integers wraps, and is halved toward zero."""
-
-
-class ElementWiseDifferenceSquareOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_DIFFERENCE_SQUARE`: (A - B) * (A - B); integers wrap."""
-
-
-class ElementWiseModulusTruncateOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MODULUS_TRUNCATE`: the remainder of A / B with the sign of A; exact."""
-
-
-class ElementWiseModulusFloorOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_MODULUS_FLOOR`: the remainder of A / B with the sign of B."""
-
-
-class ElementWiseAtanYxOperatorDesc(Binary):
-    """`DML_OPERATOR_ELEMENT_WISE_ATAN_YX`: the angle of the point (B, A), -pi to pi."""
 
 
 class ElementWiseIfOperatorDesc(ElementWise):
@@ -281,7 +112,6 @@ class ElementWiseIfOperatorDesc(ElementWise):
     output_tensor: BufferTensorDesc
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the condition is UINT8 at every level."""
         yield from super().operator_rules()
         yield from self.data_type_is(TensorDataType.UINT8, "condition_tensor")
 

@@ -12,8 +12,9 @@ from typing import ClassVar
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
 from .base import Descriptor
+from .completion import Given, Output
 from .fields import Float
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = ["Binary", "ElementWise", "ElementWiseGradient", "ScaleBias", "Unary", "UnaryWithoutScale"]
@@ -45,20 +46,18 @@ class ElementWise(OperatorDesc):
     output_type: ClassVar[TensorDataType | None] = None
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output, if its type follows."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
         source = given.tensor(cls.typed_like)
         (output,) = cls.fields_of_kind("output")
         data_type = cls.output_type if output in cls.other_types else source.data_type
-        if data_type is not None:
-            yield output, packed(data_type, source.sizes)
+        yield Output(output, data_type, source.sizes, "the sizes of every other tensor")
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree in sizes, and in types but for those whose type is their own."""
         fields = [path[0] for path, _ in self.tensors()]
         yield from self.same_type_and_rank(*[field for field in fields if field not in self.other_types])
         sizes = getattr(self, self.typed_like).sizes
-        yield from self.sizes_are(sizes, "the sizes of every other tensor", *fields)
+        yield from self.sizes_are(sizes, "the sizes of every other tensor", *self.fields_of_kind("input"))
 
 
 class Unary(ElementWise):

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import operator_names, operator_of_class
+from .catalogue import operators_by_class
 
 if TYPE_CHECKING:
     from .operator_desc import OperatorDesc
@@ -31,8 +31,8 @@ def module_of_name() -> Mapping[str, str]:
 @cache
 def _class_names() -> Mapping[str, str]:
     """The name of each operator's class, by the operator's type."""
-    found = {operator_of_class(name): name for name in module_of_name()}
-    return {kind: found[kind] for kind in operator_names() if kind in found}
+    lowered = {name.lower(): name for name in module_of_name()}
+    return {kind: lowered[name] for name, kind in operators_by_class().items() if name in lowered}
 
 
 def operator_types() -> list[str]:
@@ -43,17 +43,15 @@ def operator_types() -> list[str]:
 def find_operator(operator_type: str) -> type[OperatorDesc] | None:
     """The class of an operator; None if it has none."""
     name = _class_names().get(operator_type)
-    return None if name is None else getattr(_loaded(module_of_name()[name]), name)
+    return None if name is None else class_named(name)
 
 
 @cache
 def all_operators() -> list[type[OperatorDesc]]:
     """Every operator that has a class, by number; all families are loaded."""
-    for module in dict.fromkeys(module_of_name().values()):
-        _loaded(module)
-    defined: list[type[OperatorDesc]] = _loaded("operator_desc").DEFINED
-    return sorted(defined, key=lambda cls: cls.facts.number)
+    return [class_named(name) for name in _class_names().values()]
 
 
-def _loaded(module: str) -> Any:
-    return importlib.import_module(f"{_PACKAGE}.{module}")
+def class_named(name: str) -> Any:
+    """What has this public name; its module is loaded."""
+    return getattr(importlib.import_module(f"{_PACKAGE}.{module_of_name()[name]}"), name)

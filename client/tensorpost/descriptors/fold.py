@@ -14,8 +14,9 @@ from typing import ClassVar
 
 from ..values.problems import Violation
 from .catalogue import pascal_case
+from .completion import Given, Inferred, packed
 from .fields import UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = ["FoldOperatorDesc", "UnfoldOperatorDesc"]
@@ -65,7 +66,7 @@ class _Windows(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: steps of 1 and no padding where they are left out; columns from an image."""
+        """Steps of 1 and no padding where they are left out; columns from an image."""
         window = given.integers("window_sizes")
         defaults = {name: [value] * len(window) for name, value in DEFAULTS.items()}
         yield from defaults.items()
@@ -130,11 +131,7 @@ def _columns(image: Sequence[int], window: Sequence[int], counts: Sequence[int])
 
 
 class UnfoldOperatorDesc(_Windows):
-    """`DML_OPERATOR_UNFOLD`: makes a column of every window of an image, 0 where it covers the padding.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
-    """
+    """`DML_OPERATOR_UNFOLD`: makes a column of every window of an image, 0 where it covers the padding."""
 
     image_field = "input_tensor"
 
@@ -143,9 +140,6 @@ class FoldOperatorDesc(_Windows):
     """`DML_OPERATOR_FOLD`: adds up columns at the places of an image that UNFOLD read; its adjoint.
 
     The image's sizes do not follow from the columns'. What falls on the padding is dropped.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     image_field = "output_tensor"

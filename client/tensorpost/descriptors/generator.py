@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from .completion import Given, Inferred
 from .fields import CEnum, Float, Int, ScalarUnion
 from .movement import DataTypeOf, scalar_fits, scalar_type_is
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -48,7 +49,6 @@ class FillValueConstantOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the value's DataType."""
         yield "value_data_type", given.tensor("output_tensor").data_type
 
     def operator_rules(self) -> Iterator[Violation]:
@@ -74,7 +74,6 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the values' DataType."""
         yield "value_data_type", given.tensor("output_tensor").data_type
 
     def operator_rules(self) -> Iterator[Violation]:
@@ -116,6 +115,8 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
             from the end up to the begin.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
+
     input_tensor: BufferTensorDesc | None = None
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
@@ -125,16 +126,14 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output from the input, and the value's DataType."""
-        source = given.tensor("input_tensor" if given.value("input_tensor") is not None else "output_tensor")
-        yield "value_data_type", source.data_type
-        yield "output_tensor", packed(source.data_type, source.sizes)
+        source = "input_tensor" if given.value("input_tensor") is not None else "output_tensor"
+        yield "value_data_type", given.tensor(source).data_type
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Input and output agree, there are two dimensions at least, and the value fits."""
         if self.input_tensor is not None:
             yield from self.same_type_and_rank()
-            yield from self.sizes_are(self.input_tensor.sizes, "InputTensor.Sizes", "output_tensor")
         yield from _of_matrices(self, self.output_tensor)
         yield from scalar_type_is(self, "value_data_type", self.output_tensor.data_type)
         yield from scalar_fits(self, "value", self.value_data_type)

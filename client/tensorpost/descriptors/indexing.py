@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from .completion import Given, Inferred, Output, packed, with_size
 from .fields import UInt
-from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -46,7 +48,7 @@ class GatherOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
+        """The output; all dimensions of the indices count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
         counted = len(without_leading_ones(indices.sizes))
         yield "index_dimensions", counted
@@ -112,16 +114,15 @@ class GatherElementsOperatorDesc(OperatorDesc):
     axis: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        yield "output_tensor", packed(given.tensor("input_tensor").data_type, given.tensor("indices_tensor").sizes)
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        data_type, sizes = given.tensor("input_tensor").data_type, given.tensor("indices_tensor").sizes
+        yield Output("output_tensor", data_type, sizes, "IndicesTensor.Sizes")
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree; along the axis there may be any number of indices."""
         yield from self.same_type_and_rank("input_tensor", "output_tensor")
         sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
         yield from self.axis_is_below(len(sizes))
-        yield from self.sizes_are(indices, "IndicesTensor.Sizes", "output_tensor")
         if self.axis < len(sizes) == len(indices):
             wanted = with_size(sizes, self.axis, indices[self.axis])
             yield from self.sizes_are(wanted, "the input's but for the axis", "indices_tensor", code="index-sizes")
@@ -138,24 +139,19 @@ class ScatterElementsOperatorDesc(OperatorDesc):
         axis: the dimension that is indexed.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
+
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc
     updates_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     axis: UInt
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        source = given.tensor("input_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree; the indices may be shorter than the input along the axis only."""
         yield from self.same_type_and_rank("input_tensor", "updates_tensor", "output_tensor")
         sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
         yield from self.axis_is_below(len(sizes))
-        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
         yield from self.sizes_are(indices, "IndicesTensor.Sizes", "updates_tensor")
         if self.axis < len(sizes) == len(indices):
             most = min(indices[self.axis], sizes[self.axis])  # DirectML refuses more indices than elements
@@ -180,7 +176,7 @@ class NonzeroCoordinatesOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: a count of one element, and whole coordinates."""
+        """A count of one element, and whole coordinates."""
         sizes = given.tensor("input_tensor").sizes
         yield "output_count_tensor", packed(TensorDataType.UINT32, [1])
         yield "output_coordinates_tensor", packed(TensorDataType.UINT32, [math.prod(sizes), len(sizes)])
@@ -246,23 +242,18 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
         axis: the dimension of the lines.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
+
     input_tensor: BufferTensorDesc
     sequence_lengths_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     axis: UInt
-
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        source = given.tensor("input_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree; lengths are 1 along the axis."""
         yield from self.same_type_and_rank("input_tensor", "output_tensor")
         sizes = self.input_tensor.sizes
         yield from self.axis_is_below(len(sizes))
-        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
         if self.axis < len(sizes):
             wanted, why = with_size(sizes, self.axis, 1), "the input's with 1 along the axis"
             yield from self.sizes_are(wanted, why, "sequence_lengths_tensor", code="index-sizes")

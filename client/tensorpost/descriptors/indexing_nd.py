@@ -7,18 +7,21 @@ wrong. Negative indices, and those outside, are as in `indexing.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from ..values.problems import Violation
 from .catalogue import pascal_case
+from .completion import Given, Inferred, packed
 from .fields import UInt
 from .indexing import without_leading_ones
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
-__all__ = ["GatherNd1OperatorDesc", "GatherNdOperatorDesc", "ScatterNdOperatorDesc"]
+__all__ = ["GatherNd1OperatorDesc", "ScatterNdOperatorDesc"]
 
 
-class _GatherNd(OperatorDesc):
+class GatheringNd(OperatorDesc):
     """Base of both versions of GATHER_ND.
 
     Attributes:
@@ -37,7 +40,7 @@ class _GatherNd(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output; all dimensions count, but for leading ones."""
+        """The output; all dimensions count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
         batch = given.integer("batch_dimension_count") if given.has("batch_dimension_count") else 0
         counted = _inferred_counts(source.sizes, indices.sizes, batch)
@@ -54,11 +57,7 @@ class _GatherNd(OperatorDesc):
         yield from _coordinate_rules(self, "output_tensor", batch)
 
 
-class GatherNdOperatorDesc(_GatherNd):
-    """`DML_OPERATOR_GATHER_ND`: takes parts of the input, each by the first coordinates of its elements."""
-
-
-class GatherNd1OperatorDesc(_GatherNd):
+class GatherNd1OperatorDesc(GatheringNd):
     """`DML_OPERATOR_GATHER_ND1`: GATHER_ND of each pair in a batch of inputs and indices.
 
     Attributes:
@@ -82,6 +81,8 @@ class ScatterNdOperatorDesc(OperatorDesc):
         indices_dimension_count: how many of the last dimensions of the indices count; those before are 1.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
+
     input_tensor: BufferTensorDesc
     indices_tensor: BufferTensorDesc
     updates_tensor: BufferTensorDesc
@@ -91,10 +92,10 @@ class ScatterNdOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output; all dimensions count, but for leading ones."""
-        source = given.tensor("input_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
-        yield from _inferred_counts(source.sizes, given.tensor("indices_tensor").sizes, 0).items()
+        """All dimensions count, but for leading ones."""
+        yield from super().inferred(given)
+        sizes, indices = given.tensor("input_tensor").sizes, given.tensor("indices_tensor").sizes
+        yield from _inferred_counts(sizes, indices, 0).items()
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks and types agree, and the updates' sizes are the indices' and a part's.
@@ -107,7 +108,6 @@ class ScatterNdOperatorDesc(OperatorDesc):
             if size > 1 and stride == 0:
                 message = "indices are not repeated by a stride of 0"
                 yield self.broken("broadcast-indices", ("IndicesTensor", "Strides", axis), message, 0, "1 or more")
-        yield from self.sizes_are(self.input_tensor.sizes, "InputTensor.Sizes", "output_tensor")
         yield from _coordinate_rules(self, "updates_tensor")
 
 
@@ -137,7 +137,7 @@ def _by_coordinates(
     return None if len(whole) > rank else [1] * (rank - len(whole)) + whole
 
 
-def _coordinate_rules(desc: _GatherNd | ScatterNdOperatorDesc, parts: str, batch: int = 0) -> Iterator[Violation]:
+def _coordinate_rules(desc: GatheringNd | ScatterNdOperatorDesc, parts: str, batch: int = 0) -> Iterator[Violation]:
     """What counts is there, the indices have no more coordinates than the input, and all parts have their sizes."""
     tensors = {"input_dimension_count": "input_tensor", "indices_dimension_count": "indices_tensor"}
     counted: list[Sequence[int]] = []

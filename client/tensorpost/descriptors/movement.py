@@ -8,14 +8,15 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation, counted
 from .catalogue import pascal_case
+from .completion import Given, Inferred, Output, packed, with_size
 from .feature_levels import FeatureLevel
 from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
+from .operator_desc import OperatorDesc
 from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
 __all__ = [
@@ -63,16 +64,14 @@ class SliceOperatorDesc(OperatorDesc):
     strides: UIntArray
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        yield "output_tensor", packed(given.tensor("input_tensor").data_type, given.integers("sizes"))
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        yield Output("output_tensor", given.tensor("input_tensor").data_type, given.integers("sizes"), "Sizes")
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every step lies inside the input; a stride of 0, of which the page says nothing, is refused."""
         yield from self.same_type_and_rank()
         yield from self.count_rules("dimension_count", "offsets")
         yield from self.one_entry_per_dimension("sizes", "strides")
-        yield from self.sizes_are(self.sizes, "Sizes", "output_tensor")
         steps = zip(self.input_tensor.sizes, self.offsets, self.sizes, self.strides, strict=False)
         for axis, (length, offset, size, stride) in enumerate(steps):
             if stride < 1 or offset + stride * (size - 1) >= length:
@@ -80,7 +79,51 @@ class SliceOperatorDesc(OperatorDesc):
                 yield self.broken("window", ("Sizes", axis), message, size, "a window inside the input")
 
 
-class Slice1OperatorDesc(OperatorDesc):
+class StridedWindow(OperatorDesc):
+    """Base of SLICE1 and its gradient: a window of a whole, of which steps take a part.
+
+    Attributes:
+        whole: the field of the tensor that the window lies in.
+        part: the field of the tensor of the elements that the steps reach.
+    """
+
+    whole: ClassVar[str]
+    part: ClassVar[str]
+
+    if TYPE_CHECKING:  # these stand after the tensors in each struct
+        input_window_offsets: UIntArray
+        input_window_sizes: UIntArray
+        input_window_strides: IntArray
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The window lies inside the whole, and the part inside what the steps reach."""
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("dimension_count", "input_window_offsets")
+        yield from self.one_entry_per_dimension("input_window_sizes", "input_window_strides")
+        role = "input" if self.whole == "input_tensor" else "output gradient"
+        windows = zip(
+            getattr(self, self.whole).sizes, getattr(self, self.part).sizes, self.input_window_offsets,
+            self.input_window_sizes, self.input_window_strides, strict=False,
+        )  # fmt: skip
+        for axis, (length, count, offset, size, step) in enumerate(windows):
+            most = _reached(size, step)
+            if size < 1 or offset + size > length:
+                message = (
+                    f"the window of {counted(size, 'element')} from {offset} on is not inside the {role}'s "
+                    f"{counted(length, 'element')}"
+                )
+                expected = f"1 to {max(1, length - offset)}"
+                yield self.broken("window", ("InputWindowSizes", axis), message, size, expected)
+            elif step == 0:
+                message = "a step of 0 stays where it is"
+                yield self.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
+            elif count > most:
+                message = f"the steps reach {counted(most, 'element')} of the window, not {count}"
+                path = (pascal_case(self.part), "Sizes", axis)
+                yield self.broken("output-sizes", path, message, count, f"1 to {most}")
+
+
+class Slice1OperatorDesc(StridedWindow):
     """`DML_OPERATOR_SLICE1`: every InputWindowStrides[i]-th element of a window; backwards from its end if negative.
 
     Attributes:
@@ -92,6 +135,8 @@ class Slice1OperatorDesc(OperatorDesc):
         input_window_strides: steps, not 0.
     """
 
+    whole, part = "input_tensor", "output_tensor"
+
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     input_window_offsets: UIntArray
@@ -100,18 +145,14 @@ class Slice1OperatorDesc(OperatorDesc):
     input_window_strides: IntArray
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: an output with every element that the steps reach."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """Every element that the steps reach, of which a call may take fewer."""
         windows = zip(given.integers("input_window_sizes"), given.integers("input_window_strides"), strict=False)
         reached = [_reached(size, step) for size, step in windows]
-        yield "output_tensor", packed(given.tensor("input_tensor").data_type, reached)
-
-    def operator_rules(self) -> Iterator[Violation]:
-        """The window lies inside the input, and the output inside what the steps reach."""
-        yield from _window_rules(self, self.input_tensor, "output_tensor")
+        yield Output("output_tensor", given.tensor("input_tensor").data_type, reached, "")
 
 
-class SliceGradOperatorDesc(OperatorDesc):
+class SliceGradOperatorDesc(StridedWindow):
     """`DML_OPERATOR_SLICE_GRAD`: lays a gradient where SLICE1 read its elements, over zeros.
 
     Attributes:
@@ -123,44 +164,14 @@ class SliceGradOperatorDesc(OperatorDesc):
         input_window_strides: steps, not 0; a negative one starts at the window's last element.
     """
 
+    whole, part = "output_gradient_tensor", "input_gradient_tensor"
+
     input_gradient_tensor: BufferTensorDesc
     output_gradient_tensor: BufferTensorDesc
     input_window_offsets: UIntArray
     dimension_count: UInt = count_of("input_window_offsets")
     input_window_sizes: UIntArray
     input_window_strides: IntArray
-
-    def operator_rules(self) -> Iterator[Violation]:
-        """SLICE1's rules, with its input as the output here."""
-        yield from _window_rules(self, self.output_gradient_tensor, "input_gradient_tensor")
-
-
-def _window_rules(
-    desc: Slice1OperatorDesc | SliceGradOperatorDesc, whole: BufferTensorDesc, part: str
-) -> Iterator[Violation]:
-    """The window lies inside the whole, and the part inside what the steps reach."""
-    yield from desc.same_type_and_rank()
-    yield from desc.count_rules("dimension_count", "input_window_offsets")
-    yield from desc.one_entry_per_dimension("input_window_sizes", "input_window_strides")
-    role = "input" if part == "output_tensor" else "output gradient"
-    windows = zip(
-        whole.sizes, getattr(desc, part).sizes, desc.input_window_offsets, desc.input_window_sizes,
-        desc.input_window_strides, strict=False,
-    )  # fmt: skip
-    for axis, (length, count, offset, size, step) in enumerate(windows):
-        most = _reached(size, step)
-        if size < 1 or offset + size > length:
-            message = (
-                f"the window of {counted(size, 'element')} from {offset} on is not inside the {role}'s "
-                f"{counted(length, 'element')}"
-            )
-            yield desc.broken("window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}")
-        elif step == 0:
-            message = "a step of 0 stays where it is"
-            yield desc.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
-        elif count > most:
-            message = f"the steps reach {counted(most, 'element')} of the window, not {count}"
-            yield desc.broken("output-sizes", (pascal_case(part), "Sizes", axis), message, count, f"1 to {most}")
 
 
 def _reached(size: int, step: int) -> int:
@@ -185,7 +196,6 @@ class JoinOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
         tensors = given.tensors("input_tensors")
         axis = given.axis("axis", min([len(tensor.sizes) for tensor in tensors]))
         whole = sum(tensor.sizes[axis] for tensor in tensors)
@@ -215,7 +225,7 @@ class SplitOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: with OutputCount alone, parts of equal size, if the axis can be cut so."""
+        """Parts of equal size where there is an OutputCount alone, if the axis can be cut so."""
         source, count = given.tensor("input_tensor"), given.integer("output_count")
         axis = given.axis("axis", len(source.sizes))
         if 0 < count <= MOST_TENSORS and source.sizes[axis] % count == 0:
@@ -254,7 +264,37 @@ def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> 
         )  # fmt: skip
 
 
-class PaddingOperatorDesc(OperatorDesc):
+class _Padding(OperatorDesc):
+    """Base of both versions of PADDING."""
+
+    if TYPE_CHECKING:
+        input_tensor: BufferTensorDesc
+        padding_mode: PaddingMode
+
+    @classmethod
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        source = given.tensor("input_tensor")
+        paddings = zip(source.sizes, given.integers("start_padding"), given.integers("end_padding"), strict=False)
+        sizes = [sum(three) for three in paddings]
+        yield Output("output_tensor", source.data_type, sizes, "the input's with both paddings")
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Types and ranks agree, and there is a padding for each dimension."""
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("dimension_count", "start_padding")
+        yield from self.one_entry_per_dimension("end_padding")
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """SYMMETRIC and WRAP are newer than PADDING, WRAP than PADDING1 too."""
+        newer = {PaddingMode.SYMMETRIC: FeatureLevel.L3_0, PaddingMode.WRAP: FeatureLevel.L6_4}
+        since = newer.get(self.padding_mode, level)
+        if level < since:
+            name = self.padding_mode.name
+            message = f"PaddingMode {name} needs feature level {since}, not {level}"
+            yield self.broken("mode-newer-than-level", ("PaddingMode",), message, name, f"{since} or above")
+
+
+class PaddingOperatorDesc(_Padding):
     """`DML_OPERATOR_PADDING`: PADDING1 with a constant that is a FLOAT whatever the tensors' type.
 
     Attributes:
@@ -276,21 +316,8 @@ class PaddingOperatorDesc(OperatorDesc):
     dimension_count: UInt = count_of("start_padding")
     end_padding: UIntArray
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        yield "output_tensor", _padded(given)
 
-    def operator_rules(self) -> Iterator[Violation]:
-        """The output is as large as the input and both paddings."""
-        yield from _padding_rules(self)
-
-    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """SYMMETRIC and WRAP are newer than the operator."""
-        yield from _mode_rules(self, level)
-
-
-class Padding1OperatorDesc(OperatorDesc):
+class Padding1OperatorDesc(_Padding):
     """`DML_OPERATOR_PADDING1`: surrounds a tensor with a constant, or with its own elements continued.
 
     Attributes:
@@ -316,43 +343,14 @@ class Padding1OperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output, and the value's DataType."""
         yield "padding_value_data_type", given.tensor("input_tensor").data_type
-        yield "output_tensor", _padded(given)
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
-        """The output is as large as the input and both paddings; the value has the tensors' type."""
-        yield from _padding_rules(self)
+        """The value has the tensors' type."""
+        yield from super().operator_rules()
         yield from scalar_type_is(self, "padding_value_data_type", self.input_tensor.data_type)
         yield from scalar_fits(self, "padding_value", self.padding_value_data_type)
-
-    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """WRAP is newer than the operator."""
-        yield from _mode_rules(self, level)
-
-
-def _padded(given: Given) -> dict[str, object]:
-    source = given.tensor("input_tensor")
-    paddings = zip(source.sizes, given.integers("start_padding"), given.integers("end_padding"), strict=False)
-    return packed(source.data_type, [sum(three) for three in paddings])
-
-
-def _padding_rules(desc: PaddingOperatorDesc | Padding1OperatorDesc) -> Iterator[Violation]:
-    yield from desc.same_type_and_rank()
-    yield from desc.count_rules("dimension_count", "start_padding")
-    yield from desc.one_entry_per_dimension("end_padding")
-    paddings = zip(desc.input_tensor.sizes, desc.start_padding, desc.end_padding, strict=False)
-    wanted = [sum(three) for three in paddings]
-    yield from desc.sizes_are(wanted, "the input's with both paddings", "output_tensor")
-
-
-def _mode_rules(desc: PaddingOperatorDesc | Padding1OperatorDesc, level: FeatureLevel) -> Iterator[Violation]:
-    newer = {PaddingMode.SYMMETRIC: FeatureLevel.L3_0, PaddingMode.WRAP: FeatureLevel.L6_4}
-    since = newer.get(desc.padding_mode, level)
-    if level < since:
-        name = desc.padding_mode.name
-        message = f"PaddingMode {name} needs feature level {since}, not {level}"
-        yield desc.broken("mode-newer-than-level", ("PaddingMode",), message, name, f"{since} or above")
 
 
 def scalar_type_is(desc: OperatorDesc, field: str, wanted: TensorDataType) -> Iterator[Violation]:

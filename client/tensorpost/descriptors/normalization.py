@@ -7,13 +7,13 @@ BATCH_NORMALIZATION. What they leave open stands with each formula in the server
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from ..values.problems import Violation
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import UnaryWithoutScale
 from .feature_levels import FeatureLevel
 from .fields import Bool, Float, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -41,17 +41,12 @@ def _is_images(
 class Normalization(WithFusedActivation):
     """Base of operators that shift and scale elements by tensors which are broadcast by sizes of 1."""
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        source = given.tensor("input_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
 
     def operator_rules(self) -> Iterator[Violation]:
-        """All tensors agree in type and rank; each size is the input's or, but for the output, 1."""
+        """All tensors agree in type and rank; each size of an input is that of the first, or 1."""
         yield from self.same_type_and_rank()
         sizes = self.tensors("input")[0][1].sizes
-        yield from self.sizes_are(sizes, "the input's", "output_tensor")
         for path, tensor in self.tensors("input"):
             if len(tensor.sizes) == len(sizes):
                 wanted = [own if own == 1 else size for own, size in zip(tensor.sizes, sizes, strict=True)]
@@ -98,7 +93,6 @@ class MeanVarianceNormalizationOperatorDesc(MeanVarianceNormalization):
     fused_activation: FusedActivation | None = None
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `Normalization`; the tensors have four dimensions."""
         yield from super().operator_rules()
         yield from _is_images(self)
 
@@ -110,7 +104,6 @@ class AxesNormalization(MeanVarianceNormalization):
     axis_count: UInt = count_of("axes")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `Normalization`; the axes are dimensions of the input."""
         yield from super().operator_rules()
         yield from self.count_is_length("axis_count", "axes")
         yield from self.axes_are_below(len(self.input_tensor.sizes))
@@ -210,7 +203,6 @@ class LpNormalizationOperatorDesc(UnaryWithoutScale):
     p: UInt
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the axis is a dimension and P is 1 or 2."""
         yield from super().operator_rules()
         yield from self.axis_is_below(len(self.input_tensor.sizes))
         if self.p not in (1, 2):

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
-
-from pydantic_core import PydanticCustomError
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..values.datatypes import TensorDataType
 from ..values.operation import Slot
-from ..values.problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
-from .base import Descriptor
-from .catalogue import OperatorFacts, SupportRow, facts_of, operator_of_class, pascal_case, slot_name
+from ..values.problems import UnsupportedAtLevel, Violation, counted, entry_count
+from .catalogue import SupportRow, facts_of, operator_of_class, pascal_case, slot_name
+from .completion import CompletedDescriptor, Given, Inferred, NotGiven, packed, with_size
 from .feature_levels import NEWEST, FeatureLevel
-from .fields import to_float32, to_list
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -37,20 +32,10 @@ __all__ = [
     "with_size",
 ]
 
-D = TypeVar("D", bound=Descriptor)
-E = TypeVar("E", bound=IntEnum)
-
-_TRIED_TYPES = (TensorDataType.FLOAT32, TensorDataType.FLOAT16, TensorDataType.INT8, TensorDataType.UINT8)
 _FIELD_NAME = re.compile(r"\b[A-Z]\w*")
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
-
-Inferred = Iterator[tuple[str, Any]]
-"""Fields that follow from others, by attribute name."""
-
-DEFINED: list[type[OperatorDesc]] = []
-"""The operators whose families are loaded. A class enters it when it is defined."""
 
 if TYPE_CHECKING:
     OPERATORS: list[type[OperatorDesc]]
@@ -63,23 +48,18 @@ else:
         return importlib.import_module(__package__).OPERATORS  # all families, which are above this module
 
 
-class OperatorDesc(Descriptor):
+class OperatorDesc(CompletedDescriptor):
     """Base of every operator descriptor.
 
     A subclass is named after its operator, as `TileOperatorDesc`, and states the fields in snake_case,
-    `operator_rules()`, and `inferred()` where an output follows from the rest. Everything else about it comes from the
-    catalogue.
+    `operator_rules()`, and `output_layouts()` or `outputs_like` where an output follows from the rest. Everything else
+    about it comes from the catalogue.
 
     Attributes:
-        operator_type: short name, `TILE` for `DML_OPERATOR_TILE`; it follows from the class's name.
-        facts: what the catalogue says: number, fields, levels, support tables.
         summary: what the operator does, a phrase that begins in lower case; by default the first line of the docstring.
     """
 
-    operator_type: ClassVar[str]
-    facts: ClassVar[OperatorFacts]
     summary: ClassVar[str] = ""
-    _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -92,14 +72,8 @@ class OperatorDesc(Descriptor):
             }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
-            DEFINED.append(cls)
 
     # ---- what the catalogue says -------------------------------------------------------------------------------------
-
-    @classmethod
-    def fields_of_kind(cls, kind: str) -> tuple[str, ...]:
-        """The attribute names of the `input`, `output` or `attribute` fields, in binding order."""
-        return cls._kinds[kind]
 
     @classmethod
     def path_of_slot(cls, slot: str) -> TensorPath | None:
@@ -121,12 +95,10 @@ class OperatorDesc(Descriptor):
 
     @property
     def name(self) -> str:
-        """See `Operation.name`: the short name, as `operator_type`."""
         return self.operator_type
 
     @property
     def op_type(self) -> str:
-        """See `Operation.op_type`."""
         return self.operator_type
 
     @property
@@ -135,12 +107,10 @@ class OperatorDesc(Descriptor):
 
     @property
     def endpoint(self) -> str:
-        """See `Operation.endpoint`."""
         return f"/v1/operators/{self.operator_type.lower()}"
 
     @property
     def inputs(self) -> tuple[Slot, ...]:
-        """See `Operation.inputs`."""
         return self._slots[0]
 
     @property
@@ -194,105 +164,6 @@ class OperatorDesc(Descriptor):
     @cached_property
     def _document_text(self) -> str:
         return json.dumps(self.to_document(), separators=(",", ":"))
-
-    # ---- completion --------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """What follows from the fields that were given, as pairs of name and value: an output's type and sizes mostly.
-
-        What was given is not replaced. The base version infers nothing.
-
-        Raises:
-            NotGiven: raised by the methods of `given` for a field that cannot be read; what was yielded before it
-                counts.
-        """
-        yield from ()
-
-    @classmethod
-    def _missing(cls, given: Given) -> dict[str, Any]:
-        missing: dict[str, Any] = {}
-        with suppress(NotGiven):
-            for name, value in cls.inferred(given):
-                if not given.has(name):
-                    missing[pascal_case(name)] = value
-        return missing
-
-    @classmethod
-    def completed(cls, desc: Mapping[str, Any]) -> Self:
-        """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
-
-        Raises:
-            InvalidDescriptor: the given fields break rules. What was filled in is blamed only where nothing else is
-                wrong, for instance an output of more than 2^32 - 1 elements.
-        """
-        given = Given(desc)
-        missing = cls._missing(given)
-        try:
-            return cls(**{**given.fields, **missing})  # with the tensors that were read
-        except InvalidDescriptor as error:
-            names = cls.names_of_fields()
-            sent = {names.get(key, key) for key in desc}
-            own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
-            outputs = [(pascal_case(field),) for field in cls.fields_of_kind("output")]
-            causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
-            causes = causes or cls._broken_attributes(given, missing, [str(v.path[0]) for v in own])
-            if causes or own:
-                raise InvalidDescriptor.of(causes or cls._required_outputs(given, missing, own)) from None
-            raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
-
-    @classmethod
-    def _broken_attributes(cls, given: Given, missing: Mapping[str, Any], outputs: Sequence[str]) -> list[Violation]:
-        """The rules that attributes break, where outputs could not be inferred: judged with the input's shape in place.
-
-        What the shape itself breaks is blamed on tensors or on counts of them, and left out.
-        """
-        source = cls._first_input(given)
-        if source is None:
-            return []
-        arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
-        shaped = {name: [source] if name in arrays else source for name in outputs}
-        attributes = {field.name for field in cls.facts.fields_by_kind["attribute"]}
-        try:
-            cls(**{**given.fields, **missing, **shaped})
-        except InvalidDescriptor as error:
-            return [v for v in error.violations if v.path[:1] and v.path[0] in attributes - {"OutputCount"}]
-        return []
-
-    @classmethod
-    def _required_outputs(
-        cls, given: Given, missing: Mapping[str, Any], violations: Sequence[Violation]
-    ) -> list[Violation]:
-        """The violations of outputs that do not follow, with what of them has to be said: DataType, Sizes or both."""
-        arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
-        required = [v for v in violations if v.path]
-        expected, source = "its DataType and Sizes", cls._first_input(given)
-        if source is not None and required:
-            broken: dict[TensorDataType, list[Violation]] = {}
-            for data_type in {source.data_type: None} | dict.fromkeys(_TRIED_TYPES):
-                try:  # packed, the input may be larger than a tensor can be
-                    tried = BufferTensorDesc.packed(data_type, source.sizes)
-                    outputs = {str(v.path[0]): [tried] if v.path[0] in arrays else tried for v in required}
-                    cls(**{**given.fields, **missing, **outputs})
-                    broken[data_type] = []
-                except InvalidDescriptor as error:
-                    broken[data_type] = list(error.violations)
-            if sum([not found for found in broken.values()]) > 1:  # whatever the type is
-                expected = "its DataType"
-            elif not any("DataType" in v.path for v in broken[source.data_type]):
-                expected = "its Sizes"
-        return [
-            replace(v, message=f"{v.message}, since it does not follow from the rest", expected=expected)
-            for v in violations
-        ]
-
-    @classmethod
-    def _first_input(cls, given: Given) -> BufferTensorDesc | None:
-        for field in cls.facts.fields_by_kind["input"]:
-            name = field.attribute_name
-            with suppress(NotGiven):
-                return given.tensors(name)[0] if field.is_array else given.tensor(name)
-        return None
 
     # ---- feature levels ----------------------------------------------------------------------------------------------
 
@@ -362,9 +233,13 @@ class OperatorDesc(Descriptor):
     # ---- rules -------------------------------------------------------------------------------------------------------
 
     def rules(self) -> Iterator[Violation]:
-        """Every broken rule: those of the tensors, then the operator's own."""
+        """Every broken rule: those of the tensors, the operator's own, then those of the sizes of outputs."""
         yield from self.tensor_rules()
         yield from self.operator_rules()
+        with suppress(NotGiven):
+            for output in self.output_layouts(Given(vars(self))):
+                if output.why:
+                    yield from self.sizes_are(output.sizes, output.why, output.field)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The rules of the operator's page, beside those of its tensors. The base version states none."""
@@ -495,100 +370,6 @@ class OperatorDesc(Descriptor):
         return f"DML_{cls.operator_type}_OPERATOR_DESC"
 
 
-class NotGiven(Exception):  # no error: the constructor names what is missing or cannot be read
-    """A field of a document is missing, or cannot be read as what it should be."""
-
-
-class Given:
-    """The fields of a document under either spelling, as far as they can be read; the constructor names the others.
-
-    The methods named for a type raise `NotGiven` for a field that is missing or cannot be read.
-
-    Attributes:
-        fields: the document. A tensor that was read stands there as a descriptor, so that it is not read again.
-    """
-
-    def __init__(self, desc: Mapping[str, Any]) -> None:
-        self.fields = dict(desc)
-
-    def has(self, name: str) -> bool:
-        """Whether the field was given, be it as null."""
-        return name in self.fields or pascal_case(name) in self.fields
-
-    def value(self, name: str) -> Any:
-        """The field as it was sent; None if it was not."""
-        return self.fields.get(pascal_case(name), self.fields.get(name))
-
-    def structure(self, cls: type[D], name: str) -> D | None:
-        """The field read as a descriptor, whose rules are not looked at yet; None if it was not given or is broken."""
-        value = self.value(name)
-        read = None if value is None else cls.structure(value)
-        if read is not None and isinstance(value, Mapping) and "Desc" not in value:
-            # It is not read again; the long form is, since its violations have another path.
-            self.fields[pascal_case(name) if pascal_case(name) in self.fields else name] = read
-        return read
-
-    def tensor(self, name: str) -> BufferTensorDesc:
-        """The field read as a tensor."""
-        read = self.structure(BufferTensorDesc, name)
-        if read is None:
-            raise NotGiven(name)
-        return read
-
-    def tensors(self, name: str) -> list[BufferTensorDesc]:
-        """The field read as an array of one or several tensors."""
-        value = self.value(name)
-        if not isinstance(value, (list, tuple)) or not value:
-            raise NotGiven(name)
-        return [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
-
-    def integers(self, name: str) -> list[int]:
-        """The field read as an array of whole numbers."""
-        try:
-            return [operator.index(cast("Any", item)) for item in cast("list[object]", to_list(self.value(name)))]
-        except (PydanticCustomError, TypeError):
-            raise NotGiven(name) from None
-
-    def integer(self, name: str) -> int:
-        """The field read as a whole number."""
-        try:
-            return operator.index(self.value(name))
-        except TypeError:
-            raise NotGiven(name) from None
-
-    def axis(self, name: str, rank: int) -> int:
-        """The field read as a dimension of tensors of this rank."""
-        axis = self.integer(name)
-        if not 0 <= axis < rank:
-            raise NotGiven(name)
-        return axis
-
-    def floats(self, name: str) -> list[float]:
-        """The field read as an array of 32-bit numbers."""
-        try:
-            return [to_float32(item) for item in cast("Sequence[object]", to_list(self.value(name)))]
-        except PydanticCustomError:
-            raise NotGiven(name) from None
-
-    def member(self, name: str, cls: type[E], prefix: str, default: E) -> E:
-        """The field read as a member of a C enum whose names have this prefix; the default where it is none."""
-        value = self.value(name)
-        try:
-            return cls[value.removeprefix(prefix)] if isinstance(value, str) else cls(operator.index(value))
-        except (KeyError, TypeError, ValueError):
-            return default
-
-
-def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
-    """A packed tensor, as `inferred` returns one; its sizes may be too large, which the rules name."""
-    return {"DataType": data_type, "Sizes": list(sizes)}
-
-
-def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
-    """The sizes with another one along an axis."""
-    return [*sizes[:axis], size, *sizes[axis + 1 :]]
-
-
 def output_settings(violation: Violation) -> tuple[str, ...]:
     """Which settings of a call without a document describe an output that is required: `output_data_type`, ...
 
@@ -606,12 +387,6 @@ def in_attribute_names(cls: type[OperatorDesc], violations: Sequence[Violation])
     return [
         replace(v, message=_FIELD_NAME.sub(lambda word: names.get(word[0], word[0]), v.message)) for v in violations
     ]
-
-
-def _of_output(message: str) -> str:
-    """What is wrong with an output that follows from the other fields."""
-    elements = message.removeprefix("Sizes multiply to")
-    return f"the output would have{elements}" if elements != message else f"in the output, {message}"
 
 
 def _slot_of(path: TensorPath) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..values.problems import Violation
+from .completion import Given, Inferred, packed
 from .fields import Bool, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .quantized import Quantized
 from .sliding_window import SlidingWindow, spatial_sizes
 from .tensor import BufferTensorDesc
@@ -85,7 +86,7 @@ class Pooling(SlidingWindow):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: steps of 1, no padding, sizes rounded down; padding is not averaged."""
+        """Steps of 1, no padding, sizes rounded down; padding is not averaged."""
         source, target = cls.forward_tensors
         known = given.tensor(source)
         spatial = len(known.sizes) - 2
@@ -99,6 +100,7 @@ class Pooling(SlidingWindow):
             sizes = spatial_sizes(known.sizes[2:], arrays["window_size"], arrays)
             zero = given.structure(BufferTensorDesc, "output_zero_point_tensor")
             yield target, packed((zero or known).data_type, [*known.sizes[:2], *[max(0, size) for size in sizes]])
+        yield from super().inferred(given)
 
     def type_rules(self) -> Iterator[Violation]:
         """Which tensors agree in DataType and DimensionCount: all but indices."""
@@ -282,18 +284,7 @@ class MaxPoolingGradOperatorDesc(DilatedPooling, MaxPoolingGradients):
 
     rounded_up = False
     forward_tensors = ("input_tensor", "input_gradient_tensor")
-
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output too."""
-        yield from super().inferred(given)
-        source = given.tensor("input_tensor")
-        yield "output_gradient_tensor", packed(source.data_type, source.sizes)
-
-    def operator_rules(self) -> Iterator[Violation]:
-        """See `Pooling`; the output has the input's sizes."""
-        yield from super().operator_rules()
-        yield from self.sizes_are(self.input_tensor.sizes, "those of InputTensor", "output_gradient_tensor")
+    outputs_like: ClassVar = {"output_gradient_tensor": "input_tensor"}
 
 
 class MaxUnpoolingOperatorDesc(OperatorDesc):

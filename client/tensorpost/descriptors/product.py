@@ -16,10 +16,11 @@ from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
 from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
+from .completion import Given, Output
 from .fields import CEnum, Float
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
+from .plain_operators import ActivationSoftmax1OperatorDesc, ActivationSoftmaxOperatorDesc
 from .quantized import Quantized
-from .softmax import ActivationSoftmax1OperatorDesc, ActivationSoftmaxOperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -70,13 +71,13 @@ class MatrixProduct(OperatorDesc):
         return cls.output_type or (zero or given.tensor("a_tensor")).data_type
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        a, b = given.tensor("a_tensor"), given.tensor("b_tensor")
-        if min(len(a.sizes), len(b.sizes)) >= 2:
-            rows = _matrix(a.sizes, _transform(given, "trans_a"))[0]
-            columns = _matrix(b.sizes, _transform(given, "trans_b"))[1]
-            yield "output_tensor", packed(cls.made_type(given), [*a.sizes[:-2], rows, columns])
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        a, b = given.tensor("a_tensor").sizes, given.tensor("b_tensor").sizes
+        if min(len(a), len(b)) >= 2:
+            rows = _matrix(a, _transform(given, "trans_a"))[0]
+            columns = _matrix(b, _transform(given, "trans_b"))[1]
+            why = "A's rows and B's columns" if len(a) == len(b) else ""
+            yield Output("output_tensor", cls.made_type(given), [*a[:-2], rows, columns], why)
 
     def type_rules(self) -> Iterator[Violation]:
         """Which tensors agree in DataType and DimensionCount."""
@@ -89,15 +90,15 @@ class MatrixProduct(OperatorDesc):
         if len(a) != rank or len(b) != rank or rank < 2:
             return
         none = MatrixTransform.NONE
-        (rows, inner), (other, columns) = (
+        (_, inner), (other, _) = (
             _matrix(sizes, getattr(self, name, none)) for name, sizes in (("trans_a", a), ("trans_b", b))
         )
         if inner != other:
             message = f"A has {inner} columns and B {other} rows, after TransA and TransB; they must be equal"
             yield self.broken("inner-sizes", ("BTensor", "Sizes"), message, list(b), f"{inner} rows")
         yield from self.sizes_are([*a[:-2], *b[-2:]], "A's before the last two", "b_tensor")
-        wanted = [*a[:-2], rows, columns]
-        yield from self.sizes_are(wanted, "A's rows and B's columns", "output_tensor", "c_tensor", "bias_tensor")
+        for output in self.output_layouts(Given(vars(self))):
+            yield from self.sizes_are(output.sizes, output.why, "c_tensor", "bias_tensor")
 
 
 class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
@@ -204,7 +205,6 @@ class QuantizedLinearMatrixMultiplyOperatorDesc(IntegerProduct):
     output_tensor: BufferTensorDesc
 
     def type_rules(self) -> Iterator[Violation]:
-        """See `IntegerProduct`; all parameters agree in rank, the output's too."""
         yield from super().type_rules()
         yield from self.same_data_type("output_zero_point_tensor", "output_tensor")
         parameters = ("output_scale_tensor", "output_zero_point_tensor")
@@ -241,7 +241,6 @@ class MatrixMultiplyIntegerToFloatOperatorDesc(IntegerProduct):
         return given.tensor("a_scale_tensor").data_type
 
     def type_rules(self) -> Iterator[Violation]:
-        """See `IntegerProduct`; A and B agree in type, and so do scales, bias and output."""
         yield from super().type_rules()
         yield from self.same_data_type("a_tensor", "b_tensor")
         yield from self.same_data_type("a_scale_tensor", "b_scale_tensor", "bias_tensor", "output_tensor")

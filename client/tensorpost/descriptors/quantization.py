@@ -13,10 +13,11 @@ from typing import Annotated, ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from .completion import Given, Inferred, Output
 from .elementwise_base import ElementWise
 from .feature_levels import FeatureLevel
 from .fields import CEnum, UInt, count_of
-from .operator_desc import Given, Inferred, NotGiven, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc, TensorArray
 
 __all__ = [
@@ -61,8 +62,8 @@ class LinearQuantization(ElementWise):
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors have the input's sizes; integers agree in type."""
         yield from self.same_type_and_rank(*self.integers)
-        fields = ("scale_tensor", "zero_point_tensor", "output_tensor")
-        yield from self.sizes_are(self.input_tensor.sizes, "the sizes of every other tensor", *fields)
+        sizes = self.input_tensor.sizes
+        yield from self.sizes_are(sizes, "the sizes of every other tensor", "scale_tensor", "zero_point_tensor")
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """A zero point is required below 6_2."""
@@ -77,10 +78,10 @@ class ElementWiseQuantizeLinearOperatorDesc(LinearQuantization):
     integers = ("zero_point_tensor", "output_tensor")
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: an output of the zero point's DataType, UINT8 without one."""
-        sizes, zero_point = given.tensor("input_tensor").sizes, given.structure(BufferTensorDesc, "zero_point_tensor")
-        yield "output_tensor", packed(zero_point.data_type if zero_point else TensorDataType.UINT8, sizes)
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """An output of the zero point's DataType, UINT8 without one."""
+        (output,), zero_point = super().output_layouts(given), given.structure(BufferTensorDesc, "zero_point_tensor")
+        yield output._replace(data_type=zero_point.data_type if zero_point else TensorDataType.UINT8)
 
     def operator_rules(self) -> Iterator[Violation]:
         """See `LinearQuantization`; the scale has the input's type, and FLOAT32 for integers."""
@@ -97,12 +98,12 @@ class ElementWiseDequantizeLinearOperatorDesc(LinearQuantization):
     integers = ("input_tensor", "zero_point_tensor")
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: an output of the scale's DataType."""
-        yield "output_tensor", packed(given.tensor("scale_tensor").data_type, given.tensor("input_tensor").sizes)
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """An output of the scale's DataType."""
+        (output,) = super().output_layouts(given)
+        yield output._replace(data_type=given.tensor("scale_tensor").data_type)
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `LinearQuantization`; the output has the scale's type."""
         yield from super().operator_rules()
         yield from self.same_data_type("scale_tensor", "output_tensor")
 
@@ -122,6 +123,8 @@ class ElementWiseQuantizedLinearAddOperatorDesc(OperatorDesc):
         output_tensor: INT8 or UINT8, of A's sizes.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "a_tensor"}
+
     a_tensor: BufferTensorDesc
     a_scale_tensor: BufferTensorDesc
     a_zero_point_tensor: BufferTensorDesc | None = None
@@ -132,18 +135,12 @@ class ElementWiseQuantizedLinearAddOperatorDesc(OperatorDesc):
     output_zero_point_tensor: BufferTensorDesc | None = None
     output_tensor: BufferTensorDesc
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: an output of A's DataType and sizes."""
-        source = given.tensor("a_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
         """Each zero point has its tensor's type; scales and zero points are one element."""
         yield from self.same_type_and_rank("a_tensor", "a_zero_point_tensor")
         yield from self.same_data_type("b_tensor", "b_zero_point_tensor")
         yield from self.same_data_type("output_zero_point_tensor", "output_tensor")
-        yield from self.sizes_are(self.a_tensor.sizes, "A's", "b_tensor", "output_tensor")
+        yield from self.sizes_are(self.a_tensor.sizes, "ATensor.Sizes", "b_tensor")
         single = [f"{of}_{what}_tensor" for of in ("a", "b", "output") for what in ("scale", "zero_point")]
         yield from self.sizes_are([1] * len(self.a_tensor.sizes), "one element", *single)
 
@@ -164,21 +161,18 @@ class DynamicQuantizeLinearOperatorDesc(OperatorDesc):
     output_zero_point_tensor: BufferTensorDesc
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: all outputs, UINT8 as in ONNX where no DataType is given."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """All outputs, UINT8 as in ONNX where no DataType is given."""
         sizes = given.tensor("input_tensor").sizes
         output = given.structure(BufferTensorDesc, "output_tensor")
         integer, ones = output.data_type if output else TensorDataType.UINT8, [1] * len(sizes)
-        yield "output_tensor", packed(integer, sizes)
-        yield "output_scale_tensor", packed(TensorDataType.FLOAT32, ones)
-        yield "output_zero_point_tensor", packed(integer, ones)
+        yield Output("output_tensor", integer, sizes, "InputTensor.Sizes")
+        yield Output("output_scale_tensor", TensorDataType.FLOAT32, ones, "one element")
+        yield Output("output_zero_point_tensor", integer, ones, "one element")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """All tensors agree in rank; scale and zero point are one element."""
+        """All tensors agree in rank, integers in type."""
         yield from self.same_type_and_rank("output_tensor", "output_zero_point_tensor")
-        sizes = self.input_tensor.sizes
-        yield from self.sizes_are(sizes, "the input's", "output_tensor")
-        yield from self.sizes_are([1] * len(sizes), "one element", "output_scale_tensor", "output_zero_point_tensor")
 
 
 class BlockQuantization(OperatorDesc):
@@ -206,15 +200,19 @@ class BlockQuantization(OperatorDesc):
     output_tensor: BufferTensorDesc
 
     @classmethod
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """An output of the DataType that the scale has, or the zero point, if there is one."""
+        typed = given.tensors("quantization_tensors")[0 if cls.number_tensor == "output_tensor" else 1 :]
+        data_type = typed[0].data_type if typed else None
+        yield Output("output_tensor", data_type, given.tensor("input_tensor").sizes, "InputTensor.Sizes")
+
+    @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the type by the number of tensors, and the output's DataType by theirs."""
-        tensors = given.tensors("quantization_tensors")
-        if len(tensors) <= 2:
-            yield "quantization_type", QuantizationType(len(tensors))
-        if cls.number_tensor == "input_tensor" and len(tensors) < 2:
-            raise NotGiven("output_tensor")
-        typed = tensors[0 if cls.number_tensor == "output_tensor" else 1]
-        yield "output_tensor", packed(typed.data_type, given.tensor("input_tensor").sizes)
+        """The type too, by the number of tensors."""
+        count = len(given.tensors("quantization_tensors"))
+        if count <= 2:
+            yield "quantization_type", QuantizationType(count)
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree, and the type says how many tensors there are."""
@@ -231,7 +229,6 @@ class BlockQuantization(OperatorDesc):
                 "SCALE for one tensor, SCALE_ZERO_POINT for two",
             )
         sizes = self.input_tensor.sizes
-        yield from self.sizes_are(sizes, "the input's", "output_tensor")
         for index, (tensor, name) in enumerate(zip(tensors, (self.number_tensor, self.integer_tensor), strict=False)):
             like, path = getattr(self, name).data_type, ("QuantizationTensors", index)
             if tensor.data_type is not like:

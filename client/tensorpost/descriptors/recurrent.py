@@ -15,9 +15,10 @@ from pydantic_core import PydanticCustomError
 
 from ..values.problems import Violation
 from .activation import Activation, FusedActivation, newer_activations
+from .completion import Given, Inferred, packed
 from .feature_levels import FeatureLevel
 from .fields import Bool, CEnum, Float, UInt, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .size_patterns import shown_pattern, sizes_by_pattern
 from .tensor import BufferTensorDesc
 
@@ -105,7 +106,7 @@ class Recurrent(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: ONNX's activations; all outputs where none is named."""
+        """ONNX's activations; all outputs where none is named."""
         direction = given.member("direction", RecurrentNetworkDirection, _PREFIX, RecurrentNetworkDirection.FORWARD)
         yield "activation_descs", [{"Type": f"ACTIVATION_{name}"} for name in cls.functions * direction.directions]
         outputs = cls.fields_of_kind("output")
@@ -148,7 +149,7 @@ class Recurrent(OperatorDesc):
             yield from self.sizes_are(wanted_sizes, why, field, code="recurrent-sizes")
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`: such a call is as new as its activations."""
+        """Such a call is as new as its activations."""
         for index, activation in enumerate(self.activation_descs):
             yield from newer_activations(self, activation, level, "ActivationDescs", index)
 

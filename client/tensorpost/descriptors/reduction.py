@@ -6,25 +6,24 @@ Sources: the DML_REDUCE, DML_ARGMIN, DML_ARGMAX, DML_TOP_K and DML_TOP_K1 pages,
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from .completion import Given, Output, with_size
 from .fields import CEnum, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
+from .operator_desc import OperatorDesc
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .resample import AxisDirection, AxisDirectionField
 from .tensor import BufferTensorDesc
 
 __all__ = [
-    "ArgmaxOperatorDesc",
-    "ArgminOperatorDesc",
     "Positions",
     "ReduceFunction",
     "ReduceOperatorDesc",
     "Selection",
     "TopK1OperatorDesc",
-    "TopKOperatorDesc",
 ]
 
 
@@ -68,12 +67,11 @@ class ReduceOperatorDesc(OperatorDesc):
     axis_count: UInt = count_of("axes")
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output; positions are UINT32."""
-        source, axes = given.tensor("input_tensor"), given.integers("axes")
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """One element along each axis; positions are UINT32."""
         function = given.member("function", ReduceFunction, "DML_REDUCE_FUNCTION_", ReduceFunction.SUM)
-        data_type = TensorDataType.UINT32 if function.is_index else source.data_type
-        yield "output_tensor", packed(data_type, _reduced(source.sizes, axes))
+        output = _reduced(given)
+        yield output if function.is_index else output._replace(data_type=given.tensor("input_tensor").data_type)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output has the input's rank, and one element along each axis."""
@@ -85,16 +83,17 @@ class ReduceOperatorDesc(OperatorDesc):
         return self.function.name
 
 
-def _reduced(sizes: Sequence[int], axes: Sequence[int]) -> list[int]:
-    return [1 if axis in axes else size for axis, size in enumerate(sizes)]
+def _reduced(given: Given) -> Output:
+    """An output of positions."""
+    sizes, axes = given.tensor("input_tensor").sizes, given.integers("axes")
+    reduced = [1 if axis in axes else size for axis, size in enumerate(sizes)]
+    return Output("output_tensor", TensorDataType.UINT32, reduced, "the input's with 1 for each axis")
 
 
 def _axes_rules(desc: ReduceOperatorDesc | Positions) -> Iterator[Violation]:
-    """The axes are dimensions, as DirectML has it even if one is there twice; each has one element in the output."""
+    """The axes are dimensions, as DirectML has it even if one is there twice."""
     yield from desc.count_is_length("axis_count", "axes")
-    sizes = desc.input_tensor.sizes
-    yield from desc.axes_are_below(len(sizes))
-    yield from desc.sizes_are(_reduced(sizes, desc.axes), "the input's with 1 for each axis", "output_tensor")
+    yield from desc.axes_are_below(len(desc.input_tensor.sizes))
 
 
 class Positions(OperatorDesc):
@@ -115,23 +114,13 @@ class Positions(OperatorDesc):
     axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output, UINT32."""
-        sizes, axes = given.tensor("input_tensor").sizes, given.integers("axes")
-        yield "output_tensor", packed(TensorDataType.UINT32, _reduced(sizes, axes))
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        yield _reduced(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output has the input's rank, and one element along each axis."""
         yield from self.same_type_and_rank("input_tensor")
         yield from _axes_rules(self)
-
-
-class ArgminOperatorDesc(Positions):
-    """`DML_OPERATOR_ARGMIN`: the position of the smallest element along some axes; of NaN, if there is any."""
-
-
-class ArgmaxOperatorDesc(Positions):
-    """`DML_OPERATOR_ARGMAX`: the position of the largest element along some axes; of NaN, if there is any."""
 
 
 class Selection(OperatorDesc):
@@ -152,28 +141,21 @@ class Selection(OperatorDesc):
     k: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: both outputs; positions are UINT32."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """Both outputs; positions are UINT32."""
         source = given.tensor("input_tensor")
         sizes = with_size(source.sizes, given.axis("axis", len(source.sizes)), given.integer("k"))
-        yield "output_value_tensor", packed(source.data_type, sizes)
-        yield "output_index_tensor", packed(TensorDataType.UINT32, sizes)
+        yield Output("output_value_tensor", source.data_type, sizes, "the input's with K for the axis")
+        yield Output("output_index_tensor", TensorDataType.UINT32, sizes, "the input's with K for the axis")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """The outputs have the input's sizes with K for the axis."""
+        """The axis is a dimension, and has K elements."""
         yield from self.same_type_and_rank("input_tensor", "output_value_tensor")
         sizes = self.input_tensor.sizes
         yield from self.axis_is_below(len(sizes))
-        if self.axis < len(sizes):
-            if not 1 <= self.k <= sizes[self.axis]:
-                message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
-                yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
-            wanted, outputs = with_size(sizes, self.axis, self.k), ("output_value_tensor", "output_index_tensor")
-            yield from self.sizes_are(wanted, "the input's with K for the axis", *outputs)
-
-
-class TopKOperatorDesc(Selection):
-    """`DML_OPERATOR_TOP_K`: the K largest elements of every line, largest first, and their positions."""
+        if self.axis < len(sizes) and not 1 <= self.k <= sizes[self.axis]:
+            message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
+            yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
 
 
 class TopK1OperatorDesc(Selection):

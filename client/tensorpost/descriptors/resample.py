@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
 from .base import Descriptor
+from .completion import Given, Inferred, Output, packed
 from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -98,7 +99,7 @@ class ResampleFamily(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`; as DirectMLX does.
+        """What DirectMLX infers.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
         / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), or the reverse for a gradient,
@@ -196,9 +197,6 @@ class Upsample2DOperatorDesc(OperatorDesc):
         output_tensor: same DataType; the input's sizes with H and W multiplied by the scales.
         scale_size: factors of width and height, each from 1 to UINT_MAX / input size.
         interpolation_mode: NEAREST_NEIGHBOR or LINEAR, which is bilinear in H and W.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "scales height and width by whole numbers, nearest neighbour or bilinear."
@@ -215,15 +213,17 @@ class Upsample2DOperatorDesc(OperatorDesc):
         return (*untouched, float(self.scale_size.height), float(self.scale_size.width))
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
         source, scale = given.tensor("input_tensor"), given.structure(Size2D, "scale_size")
         if scale is None or len(source.sizes) < 2:
             return
         *untouched, height, width = source.sizes
+        products = [height * scale.height, width * scale.width]
         # A product that is too large is the scale's fault, which the rules name.
-        products = [min(height * scale.height, UINT_MAX), min(width * scale.width, UINT_MAX)]
-        yield "output_tensor", packed(source.data_type, [*untouched, *products])
+        legal = len(source.sizes) in (4, 5) and all(0 < product <= UINT_MAX for product in products)
+        why = "the input's with height and width times ScaleSize" if legal else ""
+        sizes = [*untouched, *[min(product, UINT_MAX) for product in products]]
+        yield Output("output_tensor", source.data_type, sizes, why)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the DML_UPSAMPLE_2D_OPERATOR_DESC page."""
@@ -236,22 +236,17 @@ class Upsample2DOperatorDesc(OperatorDesc):
                 "4 or 5 dimensions", self.page(),
             )  # fmt: skip
             return
-        legal = all(sizes)
         for name, scale, size in (
             ("Height", self.scale_size.height, sizes[-2]),
             ("Width", self.scale_size.width, sizes[-1]),
         ):
             most = UINT_MAX // max(1, size)
             if not 0 < scale <= most:
-                legal = False
                 yield Violation(
                     "scale-size", ("ScaleSize", name),
                     f"{name} must be larger than 0 and at most UINT_MAX / input size, which is {most}", scale,
                     f"1 to {most}", self.page(),
                 )  # fmt: skip
-        if legal:
-            want = [*sizes[:-2], sizes[-2] * self.scale_size.height, sizes[-1] * self.scale_size.width]
-            yield from self.sizes_are(want, "the input's with height and width times ScaleSize", "output_tensor")
 
 
 class ResampleOperatorDesc(ForwardResample):
@@ -260,9 +255,6 @@ class ResampleOperatorDesc(ForwardResample):
     Attributes:
         scales: one factor per dimension, 32-bit, finite and above 0.
         scale_count: derived; must agree with `scales` if given.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
@@ -272,11 +264,7 @@ class ResampleOperatorDesc(ForwardResample):
 
 
 class Resample1OperatorDesc(PixelOffsets, ForwardResample):
-    """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
-    """
+    """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up."""
 
     summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
 
@@ -286,9 +274,6 @@ class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
 
     To round halves up as RESAMPLE1 does, use DECREASING and lower every InputPixelOffset by 0.5. (The page says to
     lower OutputPixelOffsets; that shifts by 0.5 / Scale and gives other pixels for most scales.)
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets and rounding direction."
@@ -304,9 +289,6 @@ class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
 
     Attributes:
         antialiased: default FALSE; NEAREST_NEIGHBOR ignores it.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "as RESAMPLE2, optionally in steps of halves against aliasing when shrinking."

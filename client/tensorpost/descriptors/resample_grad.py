@@ -40,19 +40,12 @@ class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
     """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the two offsets exchanged.
 
     Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "the gradient of RESAMPLE1's input: the adjoint of RESAMPLE1, with the offsets exchanged."
 
 
 class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient):
-    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the two offsets exchanged.
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
-    """
+    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the two offsets exchanged."""
 
     summary: ClassVar[str] = "the gradient of RESAMPLE2's input: the adjoint of RESAMPLE2, with the offsets exchanged."

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
+from .completion import Given, Inferred, Output, packed
 from .fields import UINT_MAX, Bool, CEnum, Float, UInt
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .reduction import ReduceFunction
 from .resample import Interpolation, Size2D
 from .tensor import BufferTensorDesc
@@ -49,23 +50,25 @@ class RoiPoolingOperatorDesc(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: a scale of 1, and the output."""
+        """A scale of 1 too."""
         yield "spatial_scale", 1.0
+        yield from super().inferred(given)
+
+    @classmethod
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
         source, regions = given.tensor("input_tensor"), given.tensor("roi_tensor")
         size = given.structure(Size2D, "pooled_size")
         if size is not None and len(source.sizes) == len(regions.sizes) == 4:
             sizes = [regions.sizes[2], source.sizes[1], size.height, size.width]
-            yield "output_tensor", packed(source.data_type, sizes)
+            yield Output("output_tensor", source.data_type, sizes, "regions, channels and PooledSize")
 
     def operator_rules(self) -> Iterator[Violation]:
         """Types, ranks and sizes fit."""
         yield from self.same_type_and_rank()
-        if len(self.input_tensor.sizes) != 4 or len(self.roi_tensor.sizes) != 4:
-            return
-        regions, channels = self.roi_tensor.sizes[2], self.input_tensor.sizes[1]
-        yield from self.sizes_are([1, 1, regions, 5], "five numbers for each region", "roi_tensor", code="roi-sizes")
-        wanted = [regions, channels, self.pooled_size.height, self.pooled_size.width]
-        yield from self.sizes_are(wanted, "regions, channels and PooledSize", "output_tensor")
+        regions = self.roi_tensor.sizes
+        if len(self.input_tensor.sizes) == len(regions) == 4:
+            wanted = [1, 1, regions[2], 5]
+            yield from self.sizes_are(wanted, "five numbers for each region", "roi_tensor", code="roi-sizes")
 
 
 class RoiAligning(OperatorDesc):
@@ -90,7 +93,7 @@ class RoiAligning(OperatorDesc):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: as ONNX's RoiAlign, averages of as many samples as a region has elements."""
+        """ONNX's RoiAlign: averages of as many samples as a region has elements."""
         defaults = {
             "reduction_function": ReduceFunction.AVERAGE, "spatial_scale_x": 1.0, "spatial_scale_y": 1.0,
             "input_pixel_offset": 0.5, "output_pixel_offset": -0.5, "out_of_bounds_input_value": 0.0,
@@ -232,7 +235,7 @@ class RoiAlignGradOperatorDesc(RoiAligning):
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the image's gradient too, if no output is named and there is an input."""
+        """The image's gradient too, if no output is named and there is an input."""
         yield from super().inferred(given)
         if not given.has("output_roi_gradient_tensor"):
             source = given.tensor("input_tensor")

@@ -25,7 +25,6 @@ class Scan(UnaryWithoutScale):
     axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the axis is a dimension."""
         yield from super().operator_rules()
         yield from self.axis_is_below(len(self.input_tensor.sizes))
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..values.problems import Violation
 from .catalogue import pascal_case
+from .completion import Given
 from .fields import UInt, UIntArray
-from .operator_desc import Given, OperatorDesc
+from .operator_desc import OperatorDesc
 
 __all__ = ["SlidingWindow", "spatial_sizes"]
 

@@ -10,14 +10,9 @@ from collections.abc import Iterator
 from ..values.problems import Violation
 from .elementwise_base import UnaryWithoutScale
 from .fields import UInt, UIntArray, count_of
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 
 __all__ = [
-    "ActivationHardmax1OperatorDesc",
-    "ActivationHardmaxOperatorDesc",
-    "ActivationLogSoftmax1OperatorDesc",
-    "ActivationLogSoftmaxOperatorDesc",
-    "ActivationSoftmax1OperatorDesc",
-    "ActivationSoftmaxOperatorDesc",
     "AxesActivation",
     "LineActivation",
 ]
@@ -27,24 +22,11 @@ class LineActivation(UnaryWithoutScale):
     """Base of activations along the last dimension; all but the last two sizes are 1."""
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the input is a matrix, whatever its rank."""
         yield from super().operator_rules()
         sizes = self.input_tensor.sizes
         if any(size != 1 for size in sizes[:-2]):
             message = f"{list(sizes)} has more than two dimensions that are not 1; {self.operator_type}1 takes any"
             yield self.broken("effective-rank", ("InputTensor", "Sizes"), message, list(sizes), "1 before the last two")
-
-
-class ActivationSoftmaxOperatorDesc(LineActivation):
-    """`DML_OPERATOR_ACTIVATION_SOFTMAX`: `e^x / sum(e^x)` along the last dimension."""
-
-
-class ActivationLogSoftmaxOperatorDesc(LineActivation):
-    """`DML_OPERATOR_ACTIVATION_LOG_SOFTMAX`: `ln(e^x / sum(e^x))` along the last dimension."""
-
-
-class ActivationHardmaxOperatorDesc(LineActivation):
-    """`DML_OPERATOR_ACTIVATION_HARDMAX`: 1 for the first largest element along the last dimension, else 0."""
 
 
 class AxesActivation(UnaryWithoutScale):
@@ -60,19 +42,6 @@ class AxesActivation(UnaryWithoutScale):
     axis_count: UInt = count_of("axes")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `ElementWise`; the axes are dimensions of the input."""
         yield from super().operator_rules()
         yield from self.count_is_length("axis_count", "axes")
         yield from self.axes_are_below(len(self.input_tensor.sizes))
-
-
-class ActivationSoftmax1OperatorDesc(AxesActivation):
-    """`DML_OPERATOR_ACTIVATION_SOFTMAX1`: `e^x / sum(e^x)` along some dimensions together."""
-
-
-class ActivationLogSoftmax1OperatorDesc(AxesActivation):
-    """`DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1`: `ln(e^x / sum(e^x))` along some dimensions together."""
-
-
-class ActivationHardmax1OperatorDesc(AxesActivation):
-    """`DML_OPERATOR_ACTIVATION_HARDMAX1`: 1 for the first largest element along some dimensions, else 0."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..values.problems import Violation
+from .completion import Given, Output
 from .fields import FactorArray, UInt, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ class TileOperatorDesc(OperatorDesc):
     Examples:
         >>> TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 3)), (1, 1, 3, 3)).output_tensor.sizes
         (1, 1, 6, 9)
-
-    Raises:
-        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     summary: ClassVar[str] = "repeats the whole input, Repeats[i] times along dimension i."
@@ -54,11 +52,12 @@ class TileOperatorDesc(OperatorDesc):
         return cls.completed({"InputTensor": input_tensor, "Repeats": repeats})
 
     @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output. Where repeats are missing it has the input's sizes."""
+    def output_layouts(cls, given: Given) -> Iterator[Output]:
+        """Where repeats are missing the output has the input's sizes."""
         tensor, repeats = given.tensor("input_tensor"), given.integers("repeats")
         sizes = [size * repeat for size, repeat in zip(tensor.sizes, repeats, strict=False)]
-        yield "output_tensor", packed(tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]])
+        why = "InputTensor.Sizes times Repeats" if len(repeats) == len(tensor.sizes) and all(repeats) else ""
+        yield Output("output_tensor", tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]], why)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the DML_TILE_OPERATOR_DESC page."""
@@ -69,6 +68,3 @@ class TileOperatorDesc(OperatorDesc):
                 yield self.broken(
                     "repeat-zero", ("Repeats", axis), "every repeat must be larger than 0", 0, "at least 1"
                 )  # fmt: skip
-        if len(self.repeats) == len(self.input_tensor.sizes) and all(self.repeats):
-            want = [size * repeat for size, repeat in zip(self.input_tensor.sizes, self.repeats, strict=True)]
-            yield from self.sizes_are(want, "InputTensor.Sizes times Repeats", "output_tensor")

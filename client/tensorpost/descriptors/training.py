@@ -7,20 +7,20 @@ DML_BATCH_NORMALIZATION_GRAD and DML_LOCAL_RESPONSE_NORMALIZATION_GRAD pages.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation, counted
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
+from .plain_operators import plain_operator as __getattr__  # noqa: F401 # rows of this family, by its own path
 from .tensor import BufferTensorDesc
 
 __all__ = [
     "AdamOptimizerOperatorDesc",
-    "BatchNormalizationGradOperatorDesc",
     "BatchNormalizationGradient",
-    "BatchNormalizationTrainingGradOperatorDesc",
     "BatchNormalizationTrainingOperatorDesc",
     "LocalResponseNormalizationGradOperatorDesc",
 ]
@@ -47,6 +47,11 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         epsilon: usually 1e-8.
     """
 
+    outputs_like: ClassVar = {
+        "output_parameters_tensor": "input_parameters_tensor", "output_first_moment_tensor": "input_parameters_tensor",
+        "output_second_moment_tensor": "input_parameters_tensor",
+    }  # fmt: skip
+
     input_parameters_tensor: BufferTensorDesc
     input_first_moment_tensor: BufferTensorDesc
     input_second_moment_tensor: BufferTensorDesc
@@ -60,19 +65,13 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
     beta2: Float = 0.999
     epsilon: Float = 1e-8
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the outputs."""
-        source = given.tensor("input_parameters_tensor")
-        for name in cls.fields_of_kind("output"):
-            yield name, packed(source.data_type, source.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree but the step, which is one number."""
         fields = [str(path[0]) for path, _ in self.tensors() if path[0] != "training_step_tensor"]
         yield from self.same_data_type(*fields)
         yield from self.same_dimension_count(*fields)
-        yield from self.sizes_are(self.input_parameters_tensor.sizes, "those of the parameters", *fields)
+        sizes, inputs = self.input_parameters_tensor.sizes, self.fields_of_kind("input")[1:4]
+        yield from self.sizes_are(sizes, "InputParametersTensor.Sizes", *inputs)
         yield from self.data_type_is(TensorDataType.UINT32, "training_step_tensor")
         ones = [1] * len(self.training_step_tensor.sizes)
         yield from self.sizes_are(ones, "of one element", "training_step_tensor")
@@ -99,6 +98,10 @@ class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):
         fused_activation: applied to the result; absent for none.
     """
 
+    outputs_like: ClassVar = {
+        "output_tensor": "input_tensor", "output_mean_tensor": "scale_tensor", "output_variance_tensor": "scale_tensor",
+    }  # fmt: skip
+
     input_tensor: BufferTensorDesc
     scale_tensor: BufferTensorDesc
     bias_tensor: BufferTensorDesc
@@ -109,27 +112,18 @@ class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):
     epsilon: Float = 1e-5
     fused_activation: FusedActivation | None = None
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the outputs."""
-        source, scale = given.tensor("input_tensor"), given.tensor("scale_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
-        yield "output_mean_tensor", packed(source.data_type, scale.sizes)
-        yield "output_variance_tensor", packed(source.data_type, scale.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree; each has the sizes of the input or of the scale, which is 1 where it has not those."""
-        of_scale = ("bias_tensor", "output_mean_tensor", "output_variance_tensor")
-        yield from _normalized(self, "scale_tensor", of_scale, ("fused_add_tensor", "output_tensor"))
+        yield from _normalized(self, "scale_tensor", ("bias_tensor",), "fused_add_tensor")
 
 
 def _normalized(
-    desc: OperatorDesc, parameter: str, like_parameter: tuple[str, ...], like_input: tuple[str, ...]
+    desc: OperatorDesc, parameter: str, like_parameter: tuple[str, ...], like_input: str
 ) -> Iterator[Violation]:
     yield from desc.same_type_and_rank()
     (_, source), sizes = desc.tensors()[0], getattr(desc, parameter).sizes
     name = desc.names_of_fields()[parameter]
-    yield from desc.sizes_are(source.sizes, "InputTensor.Sizes", *like_input)
+    yield from desc.sizes_are(source.sizes, "InputTensor.Sizes", like_input)
     yield from desc.sizes_are(sizes, f"{name}.Sizes", *like_parameter)
     for axis, (size, whole) in enumerate(zip(sizes, source.sizes, strict=False)):
         if size not in (1, whole) and len(sizes) == len(source.sizes):
@@ -152,6 +146,11 @@ class BatchNormalizationGradient(OperatorDesc):
         epsilon: the forward operator's.
     """
 
+    outputs_like: ClassVar = {
+        "output_gradient_tensor": "input_tensor", "output_scale_gradient_tensor": "mean_tensor",
+        "output_bias_gradient_tensor": "mean_tensor",
+    }  # fmt: skip
+
     input_tensor: BufferTensorDesc
     input_gradient_tensor: BufferTensorDesc
     mean_tensor: BufferTensorDesc
@@ -162,26 +161,9 @@ class BatchNormalizationGradient(OperatorDesc):
     output_bias_gradient_tensor: BufferTensorDesc
     epsilon: Float = 1e-5
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the outputs."""
-        source, mean = given.tensor("input_tensor"), given.tensor("mean_tensor")
-        yield "output_gradient_tensor", packed(source.data_type, source.sizes)
-        yield "output_scale_gradient_tensor", packed(source.data_type, mean.sizes)
-        yield "output_bias_gradient_tensor", packed(source.data_type, mean.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree; each has the sizes of the input or of the mean, which is 1 where it has not those."""
-        of_mean = ("variance_tensor", "scale_tensor", "output_scale_gradient_tensor", "output_bias_gradient_tensor")
-        yield from _normalized(self, "mean_tensor", of_mean, ("input_gradient_tensor", "output_gradient_tensor"))
-
-
-class BatchNormalizationGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: gradients where mean and variance are constants."""
-
-
-class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: gradients where both are the input's own."""
+        yield from _normalized(self, "mean_tensor", ("variance_tensor", "scale_tensor"), "input_gradient_tensor")
 
 
 class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):

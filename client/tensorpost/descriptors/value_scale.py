@@ -6,10 +6,11 @@ Source: the DML_VALUE_SCALE_2D_OPERATOR_DESC page.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from ..values.problems import Violation, entry_count
 from .fields import Float, FloatArray, UInt, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = ["ValueScale2DOperatorDesc"]
@@ -26,23 +27,18 @@ class ValueScale2DOperatorDesc(OperatorDesc):
         bias: what is added to the elements of each channel.
     """
 
+    outputs_like: ClassVar = {"output_tensor": "input_tensor"}
+
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     scale: Float
     bias: FloatArray
     channel_count: UInt = count_of("bias")
 
-    @classmethod
-    def inferred(cls, given: Given) -> Inferred:
-        """See `OperatorDesc.inferred`: the output."""
-        source = given.tensor("input_tensor")
-        yield "output_tensor", packed(source.data_type, source.sizes)
-
     def operator_rules(self) -> Iterator[Violation]:
-        """Four dimensions of equal sizes, and a bias for each of one or three channels."""
+        """Four dimensions, and a bias for each of one or three channels."""
         yield from self.same_type_and_rank()
         sizes = self.input_tensor.sizes
-        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
         yield from self.count_is_length("channel_count", "bias")
         if len(sizes) != 4:
             message = f"VALUE_SCALE_2D takes N, C, H, W, not {len(sizes)} dimensions"
