@@ -420,6 +420,10 @@ def proto_value(schema: OnnxSchema, attribute: Any, report: Report) -> object:
         return None
     value: Any = getattr(attribute, proto[1])
     if proto[0] == "TENSOR":
+        if getattr(value, "data_location", 0) or len(getattr(value, "external_data", ())):  # a file, which anybody can name
+            message = f"{name[:60]} has external data; load them into the model first"
+            report.add("attribute-type", path, message, None, "a tensor that holds its data")
+            return None
         return tensor_of_proto(value)
     return list(value) if proto[0].endswith("S") else value
 
