@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 
@@ -65,6 +65,13 @@ class _Sizes:
         return math.prod(tensor.shape[2:])
 
 
+class _Cost(NamedTuple):
+    """Elements that are read and combined, and elements of temporaries."""
+
+    work: Callable[[_Sizes], int]
+    elements_beside: Callable[[_Sizes], int] = lambda _: 0
+
+
 def work_of(node: OnnxNode) -> int:
     """Estimate of the elements that a node reads and combines.
 
@@ -75,14 +82,14 @@ def work_of(node: OnnxNode) -> int:
     further = [tensor for tensor in sizes.inputs[1:] if tensor.shape]
     reads = [tensor.element_count // max(1, *tensor.shape) for tensor in further]
     least = 2 * sizes.outputs * max([1, *reads]) + sum([tensor.element_count for tensor in sizes.inputs])
-    row = _WORK.get(node.op_type)
-    return least if row is None else max(least, row(sizes))
+    cost = _COSTS.get(node.op_type)
+    return least if cost is None else max(least, cost.work(sizes))
 
 
 def extra_bytes(node: OnnxNode) -> int:
     """Estimate of the memory that a node takes beside its inputs and outputs, bytes."""
-    row = _ELEMENTS_BESIDE.get(node.op_type)
-    return 0 if row is None else row(_Sizes.of(node)) * _MOST_ITEM_BYTES
+    cost = _COSTS.get(node.op_type)
+    return 0 if cost is None else cost.elements_beside(_Sizes.of(node)) * _MOST_ITEM_BYTES
 
 
 def _convolution(sizes: _Sizes) -> int:
@@ -144,17 +151,18 @@ def _determinant(sizes: _Sizes) -> int:
 
 def _transform(sizes: _Sizes) -> int:
     """A Fourier transform; lengths that are no power of two are computed as several of twice the length."""
-    length = max([sizes.inputs[0].element_count, *[abs(int(n)) for n in _numbers(sizes, "dft_length", "frame_length")]])
-    return max(sizes.outputs, sizes.inputs[0].element_count, length) * 32 * max(1, length.bit_length())
+    length = _transform_length(sizes)
+    return max(sizes.outputs, length) * 32 * max(1, length.bit_length())
 
 
 def _transform_buffers(sizes: _Sizes) -> int:
-    length = max([sizes.inputs[0].element_count, *[abs(int(n)) for n in _numbers(sizes, "dft_length", "frame_length")]])
-    return 16 * length
+    return 16 * _transform_length(sizes)
 
 
-def _numbers(sizes: _Sizes, *names: str) -> list[Any]:
-    return [number for name in names for number in sizes.values.get(name, ())]
+def _transform_length(sizes: _Sizes) -> int:
+    """The length that the node names, at least that of all of its input."""
+    lengths = [number for name in ("dft_length", "frame_length") for number in sizes.values.get(name, ())]
+    return max([sizes.inputs[0].element_count, *[abs(int(length)) for length in lengths]])
 
 
 def _einsum_space(sizes: _Sizes) -> int:
@@ -202,43 +210,26 @@ def _attention_scores(sizes: _Sizes) -> int:
     return 3 * _scores(sizes)
 
 
-_WORK: Mapping[str, Callable[[_Sizes], int]] = {
-    "Attention": _attention,
-    "AveragePool": _window,
-    "Conv": _convolution,
-    "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
-    "DFT": _transform,
-    "DeformConv": lambda sizes: 4 * _convolution(sizes),
-    "Det": _determinant,
-    "Einsum": _einsum,
-    "GRU": _recurrent,
-    "GridSample": lambda sizes: sizes.outputs * 64,
-    "LRN": lambda sizes: sizes.outputs * max(1, sizes.number("size", 1)),
-    "LSTM": _recurrent,
-    "LpPool": _window,
-    "MaxPool": _window,
-    "MaxRoiPool": _max_roi_pool,
-    "QLinearConv": _convolution,
-    "RNN": _recurrent,
-    "RoiAlign": _roi_align,
-    "STFT": _transform,
+_COSTS: Mapping[str, _Cost] = {
+    "Attention": _Cost(_attention, _attention_scores),
+    "AveragePool": _Cost(_window),
+    "Conv": _Cost(_convolution, _columns),
+    "ConvInteger": _Cost(_convolution, _columns),
+    "ConvTranspose": _Cost(_transposed, _transposed_columns),
+    "DFT": _Cost(_transform, _transform_buffers),
+    "DeformConv": _Cost(lambda sizes: 4 * _convolution(sizes), _columns),
+    "Det": _Cost(_determinant),
+    "Einsum": _Cost(_einsum, _einsum_products),
+    "GRU": _Cost(_recurrent, _gates),
+    "GridSample": _Cost(lambda sizes: sizes.outputs * 64),
+    "LRN": _Cost(lambda sizes: sizes.outputs * max(1, sizes.number("size", 1))),
+    "LSTM": _Cost(_recurrent, _gates),
+    "LpPool": _Cost(_window),
+    "MaxPool": _Cost(_window),
+    "MaxRoiPool": _Cost(_max_roi_pool),
+    "QLinearConv": _Cost(_convolution, _columns),
+    "RNN": _Cost(_recurrent, _gates),
+    "RoiAlign": _Cost(_roi_align, _roi_align_table),
+    "STFT": _Cost(_transform, _transform_buffers),
 }
-"""Elements that are read and combined, by operator."""
-
-_ELEMENTS_BESIDE: Mapping[str, Callable[[_Sizes], int]] = {
-    "Attention": _attention_scores,
-    "Conv": _columns,
-    "ConvInteger": _columns,
-    "ConvTranspose": _transposed_columns,
-    "DFT": _transform_buffers,
-    "DeformConv": _columns,
-    "Einsum": _einsum_products,
-    "GRU": _gates,
-    "LSTM": _gates,
-    "QLinearConv": _columns,
-    "RNN": _gates,
-    "RoiAlign": _roi_align_table,
-    "STFT": _transform_buffers,
-}
-"""Elements of temporaries, by operator."""
+"""What operators cost beyond the least of any node."""

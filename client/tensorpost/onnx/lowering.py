@@ -212,10 +212,8 @@ def _lower_resize(node: OnnxNode, meaning: Resizing, level: FeatureLevel) -> Low
             if min(ends) <= -1 or max(ends) >= axis.length:
                 raise NotExpressible("exclude_outside changes the result where x is a pixel or more outside the input")
     placed = [_place(axis, meaning.coordinates) for axis in axes]
-    if level >= FeatureLevel.L5_1:
-        return _to_resample2(placed, meaning, data_type)
     if level >= FeatureLevel.L2_1:
-        return _to_resample1(placed, meaning, data_type)
+        return _to_offsets(placed, meaning, data_type, directed=level >= FeatureLevel.L5_1)
     if level >= FeatureLevel.L2_0:
         return _to_resample(placed, meaning, data_type)
     raise NotExpressible("RESAMPLE exists from feature level 2_0 on, and UPSAMPLE_2D states no coordinate rule")
@@ -286,33 +284,29 @@ def _with_near_offsets(placed: Sequence[_LoweredAxis]) -> list[_LoweredAxis]:
     return near
 
 
-def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
-    direction, add = {
-        "round_prefer_ceil": (AxisDirection.DECREASING, -0.5),
-        "floor": (AxisDirection.DECREASING, 0.0),
-        "round_prefer_floor": (AxisDirection.INCREASING, 0.5),
-        "ceil": (AxisDirection.INCREASING, 0.0),
-    }[_one_rounding(placed)]
-    if meaning.mode == "linear":
-        direction, add, placed = AxisDirection.DECREASING, 0.0, _with_near_offsets(placed)
-    moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
-    descriptor = Resample2OperatorDesc(
-        **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), rounding_direction=direction,
-        **_arrays(moved),
-    )  # fmt: skip
-    round_up = direction is AxisDirection.INCREASING
-    return _judged(moved, meaning, data_type, descriptor, np.ceil if round_up else np.floor)
-
-
-def _to_resample1(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
-    add = {"round_prefer_ceil": 0.0, "round_prefer_floor": 0.0, "floor": 0.5, "ceil": -0.5}[_one_rounding(placed)]
+def _to_offsets(
+    placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType, *, directed: bool
+) -> Lowering:
+    """RESAMPLE2, whose rounding has a direction, or RESAMPLE1, which rounds halves up."""
+    rounding, direction = _one_rounding(placed), AxisDirection.DECREASING
     if meaning.mode == "linear":
         add, placed = 0.0, _with_near_offsets(placed)
+    elif directed:
+        direction, add = {
+            "round_prefer_ceil": (AxisDirection.DECREASING, -0.5),
+            "floor": (AxisDirection.DECREASING, 0.0),
+            "round_prefer_floor": (AxisDirection.INCREASING, 0.5),
+            "ceil": (AxisDirection.INCREASING, 0.0),
+        }[rounding]
+    else:
+        add = {"round_prefer_ceil": 0.0, "round_prefer_floor": 0.0, "floor": 0.5, "ceil": -0.5}[rounding]
     moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
-    descriptor = Resample1OperatorDesc(
-        **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), **_arrays(moved)
-    )
-    return _judged(moved, meaning, data_type, descriptor, _half_up)
+    fields = {**_tensors(placed, data_type), "interpolation_mode": _interpolation(meaning), **_arrays(moved)}
+    if not directed:
+        return _judged(moved, meaning, data_type, Resample1OperatorDesc(**fields), _half_up)
+    descriptor = Resample2OperatorDesc(**fields, rounding_direction=direction)
+    round_up = direction is AxisDirection.INCREASING
+    return _judged(moved, meaning, data_type, descriptor, np.ceil if round_up else np.floor)
 
 
 def _to_resample(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:

@@ -270,13 +270,17 @@ def _gathered(context: InferenceContext) -> InferredOutputs:
     return InferredOutputs([output], AxisParameters(axis))
 
 
+def _fits(indices: Shape, data: Shape, axis: int) -> bool:
+    """Whether indices are of the data's rank, and no larger along other axes than the one that they count along."""
+    if len(data) != len(indices):
+        return False
+    return all(i <= d for at, (i, d) in enumerate(zip(indices, data, strict=True)) if at != axis)
+
+
 def _gathered_elements(context: InferenceContext) -> InferredOutputs:
     data, indices = context.shapes
     axis = context.axis("axis", len(data), 0)
-    fits = len(data) == len(indices) and all(
-        i <= d for a, (i, d) in enumerate(zip(indices, data, strict=True)) if a != axis
-    )
-    if not fits:
+    if not _fits(indices, data, axis):
         message = f"indices of shape {list(indices)} do not fit into {list(data)} beside axis {axis}"
         context.refuse("shapes-differ", ("inputs", "indices"), message, list(indices), "no larger sizes, equal ranks")
     _not_empty(context, data[axis], indices)
@@ -306,10 +310,7 @@ def _gathered_nd(context: InferenceContext) -> InferredOutputs:
 def _scattered(context: InferenceContext) -> InferredOutputs:
     data, indices, updates = context.shapes
     axis = context.axis("axis", len(data), 0)
-    fits = len(data) == len(indices) and all(
-        i <= d for a, (i, d) in enumerate(zip(indices, data, strict=True)) if a != axis
-    )
-    if indices != updates or not fits:
+    if indices != updates or not _fits(indices, data, axis):
         message = f"indices {list(indices)} and updates {list(updates)} do not fit into {list(data)}"
         context.refuse("shapes-differ", ("inputs", "indices"), message, list(indices), "equal shapes, equal ranks")
     return InferredOutputs([data], ScatterParameters(axis, context.attributes.get("reduction", "none")))
