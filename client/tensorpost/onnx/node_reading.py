@@ -420,9 +420,8 @@ def proto_value(schema: OnnxSchema, attribute: Any, report: Report) -> object:
         return None
     value: Any = getattr(attribute, proto[1])
     if proto[0] == "TENSOR":
-        if getattr(value, "data_location", 0) or len(
-            getattr(value, "external_data", ())
-        ):  # a file, which anybody can name
+        external = getattr(value, "external_data", ())
+        if getattr(value, "data_location", 0) or len(external):  # a file, of any name that a stranger gives it
             message = f"{name[:60]} has external data; load them into the model first"
             report.add("attribute-type", path, message, None, "a tensor that holds its data")
             return None
