@@ -1,6 +1,6 @@
 """A plan on a device: its inputs are put there once, its outputs are computed slice by slice and taken from there.
 
-One class does it for all devices whose arrays an array library holds; what differs between them is a `Device`.
+One class does it for all devices whose arrays an array library holds; what differs between them is a `RunDevice`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .base import DeviceMemory, plain_memory
 SMALLEST_PART = 64 * 1024
 """Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
 
-Memory = memoryview | DeviceMemory
+RunMemory = memoryview | DeviceMemory
 """Bytes that a run reads and writes: ordinary memory, or some of the device's that other processes share."""
 
 
-class Device(Protocol):
+class RunDevice(Protocol):
     """Arrays in a device's memory, and what computes them: the part of a backend that its runs use, on any thread.
 
     Each call but `put` has done all that it says when it returns. `OutOfDeviceMemory` is raised by each if the device
     has too little memory for it now, `DeviceLost` if the device failed for good.
     """
 
-    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], Any]:
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], Any]:
         """An array for each input, which lies in its block of bytes by its layout.
 
         Returns:
@@ -47,7 +47,7 @@ class Device(Protocol):
         ...
 
     def make(
-        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: Memory | None
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Compute a slice of an output of a step, and bring its bytes where they are wanted.
 
@@ -63,7 +63,7 @@ class Device(Protocol):
         """
         ...
 
-    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         """Bring the bytes of a slice where they are wanted, as `make` does.
 
         Args:
@@ -97,7 +97,7 @@ class DeviceRun:
     __slots__ = ("_device", "_inputs", "_lock", "_outputs", "_plan", "_step", "_targets", "_uploaded")
 
     def __init__(
-        self, device: Device, plan: Plan, blocks: Sequence[Memory],
+        self, device: RunDevice, plan: Plan, blocks: Sequence[RunMemory],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> None:  # fmt: skip
         (self._step,) = plan.steps  # of several, all but the last would be computed in full and stay on the device
@@ -120,7 +120,7 @@ class DeviceRun:
                 self._outputs = self._outputs or self._device.compute(self._step, self._inputs, self._uploaded)
         return self._make(piece, target)
 
-    def _make(self, piece: OutputSlice, target: Memory | None) -> memoryview:
+    def _make(self, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         """A slice; in halves, and halves of those, if the device has no room for it."""
         try:
             if self._lock is None:
@@ -152,7 +152,7 @@ class DeviceRun:
             self._inputs, self._outputs = [], []
 
 
-def part_of(memory: Memory, begin: int, size_in_bytes: int) -> Memory:
+def part_of(memory: RunMemory, begin: int, size_in_bytes: int) -> RunMemory:
     """Some of the bytes."""
     is_shared = isinstance(memory, DeviceMemory)
     return memory.part(begin, size_in_bytes) if is_shared else memory[begin : begin + size_in_bytes]
@@ -177,13 +177,13 @@ def elements_of(xp: ModuleType, block: Any, layout: Layout, sizes: Sequence[int]
 
 
 def outputs_of(xp: ModuleType, step: PlanStep, inputs: Sequence[Any]) -> list[Any]:
-    """All outputs of a step that computes them together, by the array library; see `Device.compute`."""
+    """All outputs of a step that computes them together, by the array library; see `RunDevice.compute`."""
     outputs = zip(step.form.compute(xp, inputs), [slot.layout for slot in step.outputs], strict=True)
     return [xp.asarray(array, layout.data_type.dtype).reshape(layout.sizes) for array, layout in outputs]
 
 
 def bytes_of(xp: ModuleType, part: Any, layout: Layout, piece: OutputSlice) -> Any:
-    """The bytes of a slice as an array, with zeros in its gaps; see `Device.take`. Packed ones are not copied."""
+    """The bytes of a slice as an array, with zeros in its gaps; see `RunDevice.take`. Packed ones are not copied."""
     if layout.packed and part.flags.c_contiguous:
         return part.reshape(-1).view(np.uint8)
     block = xp.empty(piece.computed, np.uint8)

@@ -14,12 +14,12 @@ from tensorpost.values.layout import Layout
 from ..forms.base import extents
 from ..planning import OutputSlice, Plan, PlanStep
 from .base import HostBackend
-from .device_run import DeviceRun, Memory, bytes_of, elements_of, outputs_of
+from .device_run import DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyBackend(HostBackend):
-    """Runs any plan on the CPU; as the `Device` of its runs, it computes on the caller's memory.
+    """Runs any plan on the CPU; as the `RunDevice` of its runs, it computes on the caller's memory.
 
     Attributes:
         threads: slices computed at the same time; NumPy releases the interpreter lock inside its loops.
@@ -39,7 +39,7 @@ class NumpyBackend(HostBackend):
 
     # ---- for the runs ------------------------------------------------------------------------------------------------
 
-    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], None]:
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], None]:
         """Views of the blocks."""
         return [layout.view(block) for layout, block in zip(layouts, blocks, strict=True)], None
 
@@ -47,7 +47,7 @@ class NumpyBackend(HostBackend):
         return outputs_of(np, step, inputs)
 
     def make(
-        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: Memory | None
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Computed into new memory: there is none of another kind."""
         layout, box = step.outputs[piece.output].layout, piece.box
@@ -55,7 +55,7 @@ class NumpyBackend(HostBackend):
         step.form.fill(np, inputs, box, elements_of(np, block, layout, extents(box)), piece.output)
         return block.data
 
-    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         return bytes_of(np, part, layout, piece).data
 
     def release(self, uploaded: None) -> None:

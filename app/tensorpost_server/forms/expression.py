@@ -141,7 +141,7 @@ class FunctionCall(Expression):
         return frozenset({self.function}).union(*[argument.functions() for argument in self.arguments])
 
 
-class Loop(enum.Enum):
+class NumbaLoop(enum.Enum):
     """The loop that the numba backend has for a function of float32."""
 
     SHORT = "no longer than a conversion, so that there is one for rows of float16 too"
@@ -165,7 +165,7 @@ class Function:
 
     numpy: str | Callable[..., Any]
     c: str
-    loop: Loop
+    loop: NumbaLoop
     boolean: bool = False
     converts: bool = False
     of_truth: str = ""
@@ -198,61 +198,63 @@ def _as_integer(xp: ModuleType, x: Any, integer: str) -> Any:
 
 
 FUNCTIONS: Mapping[str, Function] = {
-    "add": Function("add", "({0} + {1})", Loop.SHORT),
-    "subtract": Function("subtract", "({0} - {1})", Loop.SHORT),
-    "multiply": Function("multiply", "({0} * {1})", Loop.SHORT),
-    "divide": Function("divide", "({0} / {1})", Loop.SHORT),
-    "divide_integers": Function(_divide_integers, "({1} == 0 ? 0 : {0} / {1})", Loop.NONE),  # toward zero
-    "negative": Function("negative", "(-{0})", Loop.SHORT),
-    "absolute": Function("absolute", "tp_abs({0})", Loop.SHORT),
-    "maximum": Function("maximum", "tp_max({0}, {1})", Loop.SHORT),  # NaN wins
-    "minimum": Function("minimum", "tp_min({0}, {1})", Loop.SHORT),
-    "exp": Function("exp", "exp({0})", Loop.SHORT),
-    "log": Function("log", "log({0})", Loop.SHORT),
-    "sqrt": Function("sqrt", "sqrt({0})", Loop.SHORT),
-    "tanh": Function("tanh", "tanh({0})", Loop.SHORT),
-    "erf": Function(erf, "tp_erf({0})", Loop.SHORT),
-    "floor": Function("floor", "floor({0})", Loop.FLOAT32),
-    "ceil": Function("ceil", "ceil({0})", Loop.FLOAT32),
-    "trunc": Function("trunc", "trunc({0})", Loop.FLOAT32),
-    "rint": Function("rint", "rint({0})", Loop.FLOAT32),  # ties to even
-    "less": Function("less", "({0} < {1})", Loop.SHORT, boolean=True),
-    "less_equal": Function("less_equal", "({0} <= {1})", Loop.SHORT, boolean=True),
-    "equal": Function("equal", "({0} == {1})", Loop.SHORT, boolean=True),
-    "not_equal": Function("not_equal", "({0} != {1})", Loop.SHORT, boolean=True),
-    "bitwise_and": Function("bitwise_and", "({0} & {1})", Loop.NONE, of_truth="minimum"),
-    "bitwise_or": Function("bitwise_or", "({0} | {1})", Loop.NONE, of_truth="maximum"),
-    "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})", Loop.NONE, of_truth="not_equal"),
-    "invert": Function("invert", "(~{0})", Loop.NONE),
-    "expm1": Function("expm1", "expm1({0})", Loop.FLOAT32),
-    "log1p": Function("log1p", "log1p({0})", Loop.FLOAT32),
-    "sin": Function("sin", "sin({0})", Loop.FLOAT32),
-    "cos": Function("cos", "cos({0})", Loop.FLOAT32),
-    "tan": Function("tan", "tan({0})", Loop.FLOAT32),
-    "arcsin": Function("arcsin", "asin({0})", Loop.FLOAT32),
-    "arccos": Function("arccos", "acos({0})", Loop.FLOAT32),
-    "arctan": Function("arctan", "atan({0})", Loop.FLOAT32),
-    "sinh": Function("sinh", "sinh({0})", Loop.FLOAT32),
-    "cosh": Function("cosh", "cosh({0})", Loop.FLOAT32),
-    "arcsinh": Function("arcsinh", "asinh({0})", Loop.FLOAT32),
-    "arccosh": Function("arccosh", "acosh({0})", Loop.FLOAT32),
-    "arctanh": Function("arctanh", "atanh({0})", Loop.FLOAT32),
-    "arctan2": Function("arctan2", "atan2({0}, {1})", Loop.FLOAT32),
-    "power": Function("power", "pow({0}, {1})", Loop.FLOAT32),
-    "power_integers": Function(_power_integers, "tp_power({0}, {1})", Loop.NONE),  # toward zero
-    "fmod": Function("fmod", "tp_fmod({0}, {1})", Loop.FLOAT32),  # the sign of the first; integers by 0 are 0
-    "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", Loop.NONE, converts=True),
+    "add": Function("add", "({0} + {1})", NumbaLoop.SHORT),
+    "subtract": Function("subtract", "({0} - {1})", NumbaLoop.SHORT),
+    "multiply": Function("multiply", "({0} * {1})", NumbaLoop.SHORT),
+    "divide": Function("divide", "({0} / {1})", NumbaLoop.SHORT),
+    "divide_integers": Function(_divide_integers, "({1} == 0 ? 0 : {0} / {1})", NumbaLoop.NONE),  # toward zero
+    "negative": Function("negative", "(-{0})", NumbaLoop.SHORT),
+    "absolute": Function("absolute", "tp_abs({0})", NumbaLoop.SHORT),
+    "maximum": Function("maximum", "tp_max({0}, {1})", NumbaLoop.SHORT),  # NaN wins
+    "minimum": Function("minimum", "tp_min({0}, {1})", NumbaLoop.SHORT),
+    "exp": Function("exp", "exp({0})", NumbaLoop.SHORT),
+    "log": Function("log", "log({0})", NumbaLoop.SHORT),
+    "sqrt": Function("sqrt", "sqrt({0})", NumbaLoop.SHORT),
+    "tanh": Function("tanh", "tanh({0})", NumbaLoop.SHORT),
+    "erf": Function(erf, "tp_erf({0})", NumbaLoop.SHORT),
+    "floor": Function("floor", "floor({0})", NumbaLoop.FLOAT32),
+    "ceil": Function("ceil", "ceil({0})", NumbaLoop.FLOAT32),
+    "trunc": Function("trunc", "trunc({0})", NumbaLoop.FLOAT32),
+    "rint": Function("rint", "rint({0})", NumbaLoop.FLOAT32),  # ties to even
+    "less": Function("less", "({0} < {1})", NumbaLoop.SHORT, boolean=True),
+    "less_equal": Function("less_equal", "({0} <= {1})", NumbaLoop.SHORT, boolean=True),
+    "equal": Function("equal", "({0} == {1})", NumbaLoop.SHORT, boolean=True),
+    "not_equal": Function("not_equal", "({0} != {1})", NumbaLoop.SHORT, boolean=True),
+    "bitwise_and": Function("bitwise_and", "({0} & {1})", NumbaLoop.NONE, of_truth="minimum"),
+    "bitwise_or": Function("bitwise_or", "({0} | {1})", NumbaLoop.NONE, of_truth="maximum"),
+    "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})", NumbaLoop.NONE, of_truth="not_equal"),
+    "invert": Function("invert", "(~{0})", NumbaLoop.NONE),
+    "expm1": Function("expm1", "expm1({0})", NumbaLoop.FLOAT32),
+    "log1p": Function("log1p", "log1p({0})", NumbaLoop.FLOAT32),
+    "sin": Function("sin", "sin({0})", NumbaLoop.FLOAT32),
+    "cos": Function("cos", "cos({0})", NumbaLoop.FLOAT32),
+    "tan": Function("tan", "tan({0})", NumbaLoop.FLOAT32),
+    "arcsin": Function("arcsin", "asin({0})", NumbaLoop.FLOAT32),
+    "arccos": Function("arccos", "acos({0})", NumbaLoop.FLOAT32),
+    "arctan": Function("arctan", "atan({0})", NumbaLoop.FLOAT32),
+    "sinh": Function("sinh", "sinh({0})", NumbaLoop.FLOAT32),
+    "cosh": Function("cosh", "cosh({0})", NumbaLoop.FLOAT32),
+    "arcsinh": Function("arcsinh", "asinh({0})", NumbaLoop.FLOAT32),
+    "arccosh": Function("arccosh", "acosh({0})", NumbaLoop.FLOAT32),
+    "arctanh": Function("arctanh", "atanh({0})", NumbaLoop.FLOAT32),
+    "arctan2": Function("arctan2", "atan2({0}, {1})", NumbaLoop.FLOAT32),
+    "power": Function("power", "pow({0}, {1})", NumbaLoop.FLOAT32),
+    "power_integers": Function(_power_integers, "tp_power({0}, {1})", NumbaLoop.NONE),  # toward zero
+    "fmod": Function("fmod", "tp_fmod({0}, {1})", NumbaLoop.FLOAT32),  # the sign of the first; integers by 0 are 0
+    "saturate_int32": Function(
+        partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", NumbaLoop.NONE, converts=True
+    ),
     "saturate_uint32": Function(
-        partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", Loop.NONE, converts=True
+        partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", NumbaLoop.NONE, converts=True
     ),
     "as_int32": Function(
-        partial(_as_integer, integer="int32"), "(i32)({0})", Loop.NONE, converts=True
+        partial(_as_integer, integer="int32"), "(i32)({0})", NumbaLoop.NONE, converts=True
     ),  # integers modulo 2^32
-    "as_uint32": Function(partial(_as_integer, integer="uint32"), "(u32)({0})", Loop.NONE, converts=True),
-    "as_int64": Function(partial(_as_integer, integer="int64"), "(i64)({0})", Loop.NONE, converts=True),
-    "left_shift": Function("left_shift", "tp_shift_left({0}, {1})", Loop.NONE),  # 0 from the type's width on
-    "right_shift": Function("right_shift", "tp_shift_right({0}, {1})", Loop.NONE),
-    "where": Function(_where, "({0} ? {1} : {2})", Loop.SHORT),
+    "as_uint32": Function(partial(_as_integer, integer="uint32"), "(u32)({0})", NumbaLoop.NONE, converts=True),
+    "as_int64": Function(partial(_as_integer, integer="int64"), "(i64)({0})", NumbaLoop.NONE, converts=True),
+    "left_shift": Function("left_shift", "tp_shift_left({0}, {1})", NumbaLoop.NONE),  # 0 from the type's width on
+    "right_shift": Function("right_shift", "tp_shift_right({0}, {1})", NumbaLoop.NONE),
+    "where": Function(_where, "({0} ? {1} : {2})", NumbaLoop.SHORT),
 }
 """Every function that a formula may use; a new one is a new row, and a kernel's loop if it says that there is one.
 

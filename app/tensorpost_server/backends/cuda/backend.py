@@ -26,7 +26,7 @@ from ...forms import Array, BoxFunction, Lines
 from ...forms.base import extents
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
-from ..device_run import SMALLEST_PART, DeviceRun, Memory, bytes_of, elements_of, outputs_of
+from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
 from .ipc import SharedAllocations
@@ -179,7 +179,7 @@ class CudaBackend:
         return self._pinned.lend(size_in_bytes)
 
     def start(
-        self, plan: Plan, inputs: Sequence[Memory], targets: Sequence[DeviceMemory | None] | None = None
+        self, plan: Plan, inputs: Sequence[RunMemory], targets: Sequence[DeviceMemory | None] | None = None
     ) -> DeviceRun:
         """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
         return DeviceRun(self, plan, inputs, targets)
@@ -242,7 +242,7 @@ class CudaBackend:
 
     # ---- for the runs ------------------------------------------------------------------------------------------------
 
-    def put(self, layouts: Sequence[Layout], blocks: Sequence[Memory]) -> tuple[list[Any], Any]:
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], Any]:
         """Arrays of device memory, and the event after the last upload; nothing is kept of what fails."""
         with self.working(self._uploads):
             rooms = [self.room(block.nbytes) for block in blocks]
@@ -269,7 +269,7 @@ class CudaBackend:
             return outputs_of(self.cupy, step, inputs)
 
     def make(
-        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: Memory | None
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         layout = step.outputs[piece.output].layout
         with self._session(uploaded) as stream:
@@ -280,7 +280,7 @@ class CudaBackend:
             self._fill(step.form, inputs, piece.box, out, piece.output)
             return self._brought(block, target, stream)
 
-    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: Memory | None) -> memoryview:
+    def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         with self._session(None) as stream:
             return self._brought(bytes_of(self.cupy, part, layout, piece), target, stream)
 
@@ -298,7 +298,7 @@ class CudaBackend:
                 # Blocks are used again when they are freed, targets are the caller's, and other streams read outputs.
                 stream.synchronize()
 
-    def _brought(self, block: Any, target: Memory | None, stream: Any) -> memoryview:
+    def _brought(self, block: Any, target: RunMemory | None, stream: Any) -> memoryview:
         """Copy bytes to the target; without one, to page-locked memory as long as there is room in it."""
         if is_timed():
             stream.synchronize()
@@ -355,7 +355,7 @@ class CudaBackend:
             self._pool.free_all_blocks()
             return self._pool.malloc(size_in_bytes)
 
-    def copy(self, block: Any, memory: Memory, *, up: bool, stream: Any) -> None:
+    def copy(self, block: Any, memory: RunMemory, *, up: bool, stream: Any) -> None:
         """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
 
         Page-locked memory is copied without the processor; it must not be touched until the stream is through.

@@ -32,7 +32,7 @@ from ...forms.onnx_resize import OnnxResize
 from ...forms.resample_axes import AdjointAxis
 from ...forms.separable import Rounding, Separable
 from ...planning import OutputSlice, Plan, PlanStep
-from ..device_run import Memory
+from ..device_run import RunMemory
 from ..numpy_ import NumpyBackend
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
@@ -118,7 +118,7 @@ class NumbaBackend(NumpyBackend):
         return "" if self.uses_numpy(plan) is None else plan.form.library or "numpy"
 
     def make(
-        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: Memory | None
+        self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Computed by compiled loops, or by NumPy."""
         recipe = self._recipe(step)
