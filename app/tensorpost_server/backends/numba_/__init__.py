@@ -77,16 +77,14 @@ class _Recipe:
     launch_plans: dict[tuple[int, int], LaunchPlan] = field(default_factory=dict[tuple[int, int], LaunchPlan])
     kept: dict[int | tuple[int, int], int] = field(default_factory=dict[int | tuple[int, int], int])
 
-    def launch_plan(self, piece: OutputSlice) -> LaunchPlan:
-        """The calls that compute a slice."""
+    def new_launch_plan(self, piece: OutputSlice) -> LaunchPlan:
+        """The calls that compute a slice, kept for the next request if there is room."""
+        assert self.planner is not None
+        plan = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
         key = (piece.output, piece.begin)
-        plan = self.launch_plans.get(key)
-        if plan is None:
-            assert self.planner is not None
-            plan = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
-            kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
-            if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= MOST_KEPT:
-                self.launch_plans[key], self.kept = plan, kept
+        kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
+        if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= MOST_KEPT:
+            self.launch_plans[key], self.kept = plan, kept
         return plan
 
 
@@ -121,13 +119,14 @@ class NumbaBackend(NumpyBackend):
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Computed by compiled loops, or by NumPy."""
-        recipe = self._recipe(step)
+        recipe = self._recipes.get(id(step)) or self._recipe(step)
         if recipe.planner is None:
             return NumpyBackend.make(self, step, inputs, uploaded, piece, target)
         block = (np.empty if step.outputs[piece.output].layout.packed else np.zeros)(piece.computed, np.uint8)
         # A third of the time of `ctypes.data`.
         addresses = [array.__array_interface__["data"][0] for array in (block, *inputs)]
-        recipe.launch_plan(piece).run(*addresses)
+        plan = recipe.launch_plans.get((piece.output, piece.begin)) or recipe.new_launch_plan(piece)
+        plan.run(*addresses)
         return block.data
 
     def close(self) -> None:
@@ -136,8 +135,9 @@ class NumbaBackend(NumpyBackend):
 
     def _recipe(self, step: PlanStep) -> _Recipe:
         # By identity, because equal plans are one object (`make_plan` keeps them) and comparing takes longer than this.
+        # A recipe keeps its step, so that no other one has its identity.
         recipe = self._recipes.get(id(step))
-        if recipe is None or recipe.step is not step:
+        if recipe is None:
             recipe = self._new_recipe(step)
             if len(self._recipes) >= MOST_PLANS:
                 self._recipes.clear()
