@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -131,7 +130,8 @@ def test_a_proto_with_external_data_is_refused_unopened(secret: OpenedFile, loca
     tensor = onnx.TensorProto(data_type=1, dims=[1], data_location=location)
     tensor.external_data.add(key="location", value=secret.path.name)
     attribute = onnx.helper.make_attribute("value", tensor)
-    node = SimpleNamespace(op_type="ConstantOfShape", input=["shape"], output=["y"], attribute=[attribute])
+    node = onnx.helper.make_node("ConstantOfShape", ["shape"], ["y"])
+    node.attribute.append(attribute)
     before = Path.cwd()
     os.chdir(secret.path.parent)
     try:

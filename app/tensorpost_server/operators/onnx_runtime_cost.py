@@ -210,6 +210,18 @@ def _attention_scores(sizes: _Sizes) -> int:
     return 3 * _scores(sizes)
 
 
+def _deformed(sizes: _Sizes) -> int:
+    return 4 * _convolution(sizes)
+
+
+def _grid_samples(sizes: _Sizes) -> int:
+    return sizes.outputs * 64
+
+
+def _local_response(sizes: _Sizes) -> int:
+    return sizes.outputs * max(1, sizes.number("size", 1))
+
+
 _COSTS: Mapping[str, _Cost] = {
     "Attention": _Cost(_attention, _attention_scores),
     "AveragePool": _Cost(_window),
@@ -217,12 +229,12 @@ _COSTS: Mapping[str, _Cost] = {
     "ConvInteger": _Cost(_convolution, _columns),
     "ConvTranspose": _Cost(_transposed, _transposed_columns),
     "DFT": _Cost(_transform, _transform_buffers),
-    "DeformConv": _Cost(lambda sizes: 4 * _convolution(sizes), _columns),
+    "DeformConv": _Cost(_deformed, _columns),
     "Det": _Cost(_determinant),
     "Einsum": _Cost(_einsum, _einsum_products),
     "GRU": _Cost(_recurrent, _gates),
-    "GridSample": _Cost(lambda sizes: sizes.outputs * 64),
-    "LRN": _Cost(lambda sizes: sizes.outputs * max(1, sizes.number("size", 1))),
+    "GridSample": _Cost(_grid_samples),
+    "LRN": _Cost(_local_response),
     "LSTM": _Cost(_recurrent, _gates),
     "LpPool": _Cost(_window),
     "MaxPool": _Cost(_window),

@@ -301,7 +301,11 @@ def _to_offsets(
     else:
         add = {"round_prefer_ceil": 0.0, "round_prefer_floor": 0.0, "floor": 0.5, "ceil": -0.5}[rounding]
     moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
-    fields = {**_tensors(placed, data_type), "interpolation_mode": _interpolation(meaning), **_arrays(moved)}
+    fields: dict[str, Any] = {
+        **_tensors(placed, data_type),
+        "interpolation_mode": _interpolation(meaning),
+        **_arrays(moved),
+    }
     if not directed:
         return _judged(moved, meaning, data_type, Resample1OperatorDesc(**fields), _half_up)
     descriptor = Resample2OperatorDesc(**fields, rounding_direction=direction)
