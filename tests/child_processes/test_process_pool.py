@@ -276,7 +276,7 @@ def test_a_process_that_stops_in_the_middle_of_a_message_is_ended(
     with pytest.raises(process.ChildEnded) as ended:
         child.call(head, arrays, 0, lambda: None)
 
-    assert not ended.value.by_signal, "whatever stopped it, the call is not to blame"
+    assert not ended.value.cause, "whatever stopped it, the call is not to blame"
 
     assert time.monotonic() - begin < PATIENCE
     assert child.ended

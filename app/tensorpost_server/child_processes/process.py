@@ -39,14 +39,14 @@ class ChildEnded(ChildFailed):
     """The process ended during the call.
 
     Attributes:
-        by_signal: name of the signal by which the library ended it, as SIGABRT, or of the error that nobody expected;
-            empty if it was ended from outside.
-        traceback: where that error was raised.
+        cause: name of the signal by which the library ended it, as SIGABRT, or of the exception that its function let
+            through; empty if it was ended from outside.
+        traceback: where that exception was raised.
     """
 
-    def __init__(self, by_signal: str, traceback: str = "") -> None:
-        super().__init__(by_signal)
-        self.by_signal, self.traceback = by_signal, traceback
+    def __init__(self, cause: str, traceback: str = "") -> None:
+        super().__init__(cause)
+        self.cause, self.traceback = cause, traceback
 
 
 class ChildTimedOut(ChildFailed):
