@@ -47,7 +47,7 @@ _LIBRARIES = {
 _FIRST_PASSED = 3
 """The first descriptor that systemd passes (SD_LISTEN_FDS_START)."""
 
-_SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0005
 """How long a thread keeps Python's lock from the event loop's thread, which wants it back several times a request. With
 Python's 5 ms, half of the small calls beside threads that parse or compute took 1.5 to 3 times as long."""
 
@@ -418,7 +418,7 @@ class Server(uvicorn.Server):
             DeviceLost: a device failed for good.
             Exception: what stopped the application from starting.
         """
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         try:
             with suppress(KeyboardInterrupt):  # uvicorn stops in order, then raises the signal again
                 self._listener = listener

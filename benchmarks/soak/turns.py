@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from tensorpost.descriptors import operator_class
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine.worker import Worker
 from tensorpost_server.planning import Plan, make_plan
+from tensorpost_server.serving import SWITCH_SECONDS
 
 from ..machine import BUSY, busy_cores
 from .finding import Finding
@@ -47,6 +49,7 @@ class Waits:
 
 def turns(seconds: float) -> Iterator[Finding]:
     """What was found of each call; all have equal parts of the time."""
+    sys.setswitchinterval(SWITCH_SECONDS)  # as in a server
     calls = [*largest_calls()]
     others = busy_cores() or 0.0
     for call in calls:

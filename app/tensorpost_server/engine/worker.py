@@ -248,10 +248,16 @@ class Worker:
         self, calls: Calls, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
         targets: Sequence[DeviceMemory | None] | None, timeline: Timeline | None,
     ) -> Run:  # fmt: skip
-        """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
+        """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on.
+
+        Processors compute where the inputs are: nothing is moved, and a run starts at once unless it reads its indices.
+        On a thread, it would wait for one turn more of another caller's computation.
+        """
+        if self.backend.inline and plan.form.index_range is None:
+            return self._watched(self._begin, plan, inputs, targets)
         moved = 0 if self.backend.inline else plan.input_bytes  # to the memory of the device
         start = self._begin
-        if timeline is not None:  # processors compute where the inputs are
+        if timeline is not None:
             start = timeline.timed("kernel" if self.backend.inline else "upload", start)
         starting = self._threads.submit(
             calls, _CALL_SECONDS + moved / _BYTES_PER_SECOND, self._watched, start, plan, inputs, targets
@@ -278,15 +284,20 @@ class Worker:
         if starting.cancel():
             return
         with suppress(Exception):  # a run that could not start has nothing to close, and its caller was cancelled
-            run = await asyncio.wrap_future(starting)
-            await asyncio.wrap_future(self._threads.submit_first(run.close))
+            await self._close(await asyncio.wrap_future(starting))
 
     async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
         """Await the slices that have begun, then close the run."""
         # A slice that is being computed reads the inputs until it ends.
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancelled()]
         await asyncio.gather(*running, return_exceptions=True)
-        await asyncio.wrap_future(self._threads.submit_first(run.close))
+        await self._close(run)
+
+    async def _close(self, run: Run) -> None:
+        if self.backend.inline:  # which has only references to drop
+            run.close()
+        else:
+            await asyncio.wrap_future(self._threads.submit_first(run.close))
 
     async def call(self, call: Callable[..., T], *args: Any) -> T:
         """Call something short of the backend on a thread of this worker, before what waits.
