@@ -95,7 +95,8 @@ def test_a_caller_who_is_cancelled_while_a_start_fails_hears_of_the_cancellation
 
 def test_a_run_that_waits_for_a_thread_is_never_started_once_its_caller_is_gone():
     begun, go_on = threading.Event(), threading.Event()
-    backend = Controlled(before=lambda _index: (begun.set(), go_on.wait(PATIENCE)))
+    backend = gpu(before=lambda _index: (begun.set(), go_on.wait(PATIENCE)))
+    backend.threads = 1
     worker = Worker(backend, 0)
 
     async def run() -> None:

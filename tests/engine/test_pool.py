@@ -362,6 +362,27 @@ def test_requests_take_turns():
     assert done == ["short", "long"]
 
 
+def test_on_a_processor_only_slices_wait_for_a_thread():
+    begun, go_on = threading.Event(), threading.Event()
+    backend = Controlled(before=lambda _index: (begun.set(), go_on.wait(PATIENCE)))
+
+    async def run(worker: Worker) -> None:
+        first = asyncio.ensure_future(collect(worker.run(plan_of(1), INPUTS, caller="mallory")))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        second = asyncio.ensure_future(collect(worker.run(LONG, INPUTS, caller="alice")))
+        await asyncio.sleep(0.01)
+        assert (backend.started, backend.begun) == (2, [0])  # the second has started, beside a thread that is held
+        second.cancel()
+        with suppress(asyncio.CancelledError):
+            await second
+        assert (backend.closed_runs, backend.begun) == (1, [0])
+        go_on.set()
+        await first
+
+    with worker_of(backend) as worker:
+        asyncio.run(run(worker))
+
+
 def test_closing_a_worker_ends_its_threads():
     backend = Controlled()
     with worker_of(backend) as worker:

@@ -242,7 +242,7 @@ class Worker:
         finally:
             stop.set()
             self._threads.close(calls)
-            await _shielded(self._finish(run, ahead))
+            await _shielded(self._finish(plan, run, ahead))
 
     async def _start(
         self, calls: Calls, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
@@ -265,7 +265,7 @@ class Worker:
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
-            await _shielded(self._abandon(starting))
+            await _shielded(self._abandon(plan, starting))
             raise
 
     def _begin(
@@ -279,22 +279,23 @@ class Worker:
         assert isinstance(self.backend, SharingBackend)
         return self.backend.start(plan, inputs, targets)
 
-    async def _abandon(self, starting: Future[Run]) -> None:
+    async def _abandon(self, plan: Plan, starting: Future[Run]) -> None:
         """Await the start of a run whose caller was cancelled, since it reads the inputs until then, and close it."""
         if starting.cancel():
             return
         with suppress(Exception):  # a run that could not start has nothing to close, and its caller was cancelled
-            await self._close(await asyncio.wrap_future(starting))
+            await self._close(plan, await asyncio.wrap_future(starting))
 
-    async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
+    async def _finish(self, plan: Plan, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
         """Await the slices that have begun, then close the run."""
         # A slice that is being computed reads the inputs until it ends.
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancelled()]
         await asyncio.gather(*running, return_exceptions=True)
-        await self._close(run)
+        await self._close(plan, run)
 
-    async def _close(self, run: Run) -> None:
-        if self.backend.inline:  # which has only references to drop
+    async def _close(self, plan: Plan, run: Run) -> None:
+        # On a processor it drops references, but outputs that were made together take a while to be unmapped.
+        if self.backend.inline and not plan.form.computed_whole:
             run.close()
         else:
             await asyncio.wrap_future(self._threads.submit_first(run.close))

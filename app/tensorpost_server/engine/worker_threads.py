@@ -327,7 +327,7 @@ class WorkerThreads:
                 longest = _OVERDUE_TIMES * (1 + len(self._overdue)) * OVERDUE_SECONDS
                 for call in [call for call in self._running if _is_overdue(call, longest)]:
                     self._displace(call)
-                self._one_waits_long.wait(OVERDUE_SECONDS / 2)  # whatever happens meanwhile: it must not cost much
+                self._one_waits_long.wait(OVERDUE_SECONDS / 5)  # whatever happens meanwhile: it must not cost much
 
     def _displace(self, call: _QueuedCall) -> None:
         """Take a call's place for what waits, if that may have it. The caller holds the lock."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import RecurrentNetworkDirection
 
@@ -22,6 +24,7 @@ from ..forms.base import go_on, whole_box
 from .registry import form_of, form_of_class
 
 _STEP = 50_000  # elements that are added up in the time of the calls of the array library for one gate
+_PRODUCTS_AT_ONCE = 1 << 28  # a hundredth of a second
 
 
 @form_of_class(dml.RnnOperatorDesc, dml.GruOperatorDesc, dml.LstmOperatorDesc)
@@ -81,12 +84,24 @@ class _Cell:
     def of_input(self, x: Any, first: int, last: int) -> Any:
         """The input's share."""
         part = slice(first * len(self.recurrence), last * len(self.recurrence))
-        return self.xp.matmul(x, self.weight[:, part]) + self.bias[0, part]
+        return self._product(x, self.weight[:, part]) + self.bias[0, part]
 
     def of_state(self, hidden: Any, first: int, last: int) -> Any:
         """The hidden state's share."""
         part = slice(first * len(self.recurrence), last * len(self.recurrence))
-        return self.xp.matmul(hidden, self.recurrence[:, part]) + self.bias[1, part]
+        return self._product(hidden, self.recurrence[:, part]) + self.bias[1, part]
+
+    def _product(self, rows: Any, columns: Any) -> Any:
+        """A product of matrices; on a processor in parts, for one of a large state takes longer than a turn."""
+        count = max(1, _PRODUCTS_AT_ONCE // max(1, rows.size))
+        if self.xp is not np or count >= columns.shape[1]:
+            return self.xp.matmul(rows, columns)
+        made = np.empty((len(rows), columns.shape[1]), "float32")
+        for begin in range(0, columns.shape[1], count):
+            go_on()
+            part = slice(begin, begin + count)
+            np.matmul(rows, columns[:, part], out=made[:, part])
+        return made
 
     def activated(self, function: int, x: Any) -> Any:
         """Activation number `function` of the elements; an LSTM's f and g of limited ones."""
