@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
@@ -308,6 +309,7 @@ def _sentence(error: Exception) -> str:
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
+@cache
 def _tile(rows: int) -> Plan:
     """The plan of a Tile of `rows` rows of 1 KiB, in the four dimensions that every DirectML level takes."""
     row = BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 256))
