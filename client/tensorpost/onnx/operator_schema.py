@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from ..values.datatypes import data_type
@@ -75,7 +76,7 @@ class OnnxAttribute:
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OnnxSchema:
     """One version of an operator.
 
@@ -97,17 +98,17 @@ class OnnxSchema:
     summary: str = ""
     outputs: tuple[OnnxOutput, ...] = (OnnxOutput("output", ()),)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Operator and version, as in `Resize-19`."""
         return f"{self.op_type}-{self.since_version}"
 
-    @property
+    @cached_property
     def data_inputs(self) -> tuple[OnnxInput, ...]:
         """The tensors that are worked on."""
         return tuple([entry for entry in self.inputs if entry.data])
 
-    @property
+    @cached_property
     def value_inputs(self) -> tuple[OnnxInput, ...]:
         """The small inputs that are part of the node."""
         return tuple([entry for entry in self.inputs if not entry.data])

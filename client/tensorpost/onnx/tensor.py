@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from ..values.datatypes import BOOLEANS, DATA_TYPES, DataType, data_type
@@ -34,7 +35,7 @@ _NOT_CARRIED: Mapping[tuple[str, str], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OnnxTensor:
     """Element type and shape of an ONNX tensor. Sizes of 0 and rank 0 are fine; the elements are packed, row-major.
 
@@ -115,12 +116,12 @@ class OnnxTensor:
         """`{"data_type": "float", "shape": [1, 2]}`, with ONNX's name of the type."""
         return {"data_type": self.row.onnx, "shape": list(self.shape)}
 
-    @property
+    @cached_property
     def row(self) -> DataType:
         """The type's row in `DATA_TYPES`."""
         return data_type(self.data_type)
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Where its elements lie: packed, row-major."""
         return Layout.row_major(self.row, self.shape)

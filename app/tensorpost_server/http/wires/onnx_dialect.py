@@ -70,7 +70,7 @@ class OnnxParser:
                     extra={"parameter": parameter[:60]},
                 )
         if is_own(name) and not any(entry.variadic for entry in self._schema.inputs):
-            required, optional = self._names()
+            required, optional = _data_names(name)
             match_names(tensors, required, sorted(optional | self.value_names))
         announced = {
             tensor.name: OnnxTensor(tensor.data_type.numpy_name, tensor.shape)
@@ -94,13 +94,6 @@ class OnnxParser:
         match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
         return node, options
 
-    def _names(self) -> tuple[list[str], set[str]]:
-        """Tensors that every version requires, and others that some version has."""
-        versions = [{entry.name: entry.optional for entry in each.data_inputs} for each in _versions(self._name)]
-        known = {name: None for version in versions for name in version}
-        required = [name for name in known if all(version.get(name) is False for version in versions)]
-        return required, known.keys() - {*required}
-
 
 def _entries(value: object) -> int:
     """How many entries a parameter has."""
@@ -118,6 +111,15 @@ def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
     if not versions:
         raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
     return tuple(versions)
+
+
+@cache
+def _data_names(op_type: str) -> tuple[Sequence[str], frozenset[str]]:
+    """Tensors that every version requires, and others that some version has."""
+    versions = [{entry.name: entry.optional for entry in each.data_inputs} for each in _versions(op_type)]
+    known = {name: None for version in versions for name in version}
+    required = [name for name in known if all(version.get(name) is False for version in versions)]
+    return required, frozenset(known.keys() - {*required})
 
 
 @cache
