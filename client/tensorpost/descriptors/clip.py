@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from ..values.sentences import named
 from .elementwise_base import ElementWiseGradient, Unary
 from .fields import Float, ScalarUnion
 from .movement import DataTypeOf, scalar_fits
@@ -111,7 +112,7 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
 def _bounds_fit(desc: OperatorDesc, data_type: TensorDataType, output: BufferTensorDesc) -> Iterator[Violation]:
     if data_type is not output.data_type:
         name = output.data_type.name
-        message = f"MinMaxDataType must be the output's DataType, {name}"
+        message = named("MinMaxDataType") + f" must be the output's DataType, {name}"
         yield desc.broken("data-types-differ", ("MinMaxDataType",), message, data_type.name, name)
     for field in ("min", "max"):
         yield from scalar_fits(desc, field, data_type)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .fields import CEnum, UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
@@ -72,7 +73,7 @@ class _Blocks(OperatorDesc):
             return
         wanted = self.moved(sizes, block) if block else None
         if wanted is None:
-            message = f"BlockSize is {block}; {self.divides} without a rest"
+            message = named("BlockSize") + f" is {block}; {self.divides} without a rest"
             yield self.broken("block-size", ("BlockSize",), message, block, "a divisor, at least 1")
         else:
             yield from self.sizes_are(wanted, "the input's in blocks", "output_tensor")

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation, counted
+from ..values.sentences import named
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
 from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of
@@ -72,7 +73,7 @@ class SliceOperatorDesc(OperatorDesc):
         yield from self.same_type_and_rank()
         yield from self.count_rules("dimension_count", "offsets")
         yield from self.one_entry_per_dimension("sizes", "strides")
-        yield from self.sizes_are(self.sizes, "Sizes", "output_tensor")
+        yield from self.sizes_are(self.sizes, named("Sizes"), "output_tensor")
         steps = zip(self.input_tensor.sizes, self.offsets, self.sizes, self.strides, strict=False)
         for axis, (length, offset, size, stride) in enumerate(steps):
             if stride < 1 or offset + stride * (size - 1) >= length:
@@ -351,7 +352,7 @@ def _mode_rules(desc: PaddingOperatorDesc | Padding1OperatorDesc, level: Feature
     since = newer.get(desc.padding_mode, level)
     if level < since:
         name = desc.padding_mode.name
-        message = f"PaddingMode {name} needs feature level {since}, not {level}"
+        message = named("PaddingMode") + f" {name} needs feature level {since}, not {level}"
         yield desc.broken("mode-newer-than-level", ("PaddingMode",), message, name, f"{since} or above")
 
 
@@ -359,7 +360,7 @@ def scalar_type_is(desc: OperatorDesc, field: str, wanted: TensorDataType) -> It
     """The field that says how a `DML_SCALAR_UNION` is read must be the tensors' DataType."""
     found, name = getattr(desc, field), pascal_case(field)
     if found is not wanted:
-        message = f"{name} must be the tensors' DataType, {wanted.name}"
+        message = named(name) + f" must be the tensors' DataType, {wanted.name}"
         yield desc.broken("data-types-differ", (name,), message, found.name, wanted.name)
 
 
@@ -371,12 +372,12 @@ def scalar_fits(desc: OperatorDesc, field: str, data_type: TensorDataType) -> It
     value = getattr(desc, field)
     name = pascal_case(field)
     if not math.isfinite(value) or (data_type.name in _LARGEST and abs(value) > _LARGEST[data_type.name]):
-        message = f"{name} is {value}, which is not finite as {data_type.name}; JSON has no infinity and no NaN"
+        message = named(name) + f" is {value}, which is not finite as {data_type.name}; JSON has no infinity and no NaN"
         yield desc.broken("not-finite", (name,), message, str(value), "a finite number")
         return
     if data_type.name.lstrip("U").startswith("INT"):
         signed = not data_type.name.startswith("U")
         low, high = -(signed << (data_type.bits - 1)), (1 << (data_type.bits - signed)) - 1
         if not isinstance(value, int) or not low <= value <= high:
-            message = f"{name} is {value}, which {data_type.name} cannot hold"
+            message = named(name) + f" is {value}, which {data_type.name} cannot hold"
             yield desc.broken("out-of-range", (name,), message, value, f"a whole number from {low} to {high}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from ..values.datatypes import TensorDataType
 from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
+from ..values.sentences import Reference, named, worded
 from .base import Descriptor
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_of_class, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
@@ -41,7 +41,6 @@ D = TypeVar("D", bound=Descriptor)
 E = TypeVar("E", bound=IntEnum)
 
 _TRIED_TYPES = (TensorDataType.FLOAT32, TensorDataType.FLOAT16, TensorDataType.INT8, TensorDataType.UINT8)
-_FIELD_NAME = re.compile(r"\b[A-Z]\w*")
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
@@ -266,7 +265,7 @@ class OperatorDesc(Descriptor):
         """The violations of outputs that do not follow, with what of them has to be said: DataType, Sizes or both."""
         arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
         required = [v for v in violations if v.path]
-        expected, source = "its DataType and Sizes", cls._first_input(given)
+        members, source = ("DataType", "Sizes"), cls._first_input(given)
         if source is not None and required:
             broken: dict[TensorDataType, list[Violation]] = {}
             for data_type in {source.data_type: None} | dict.fromkeys(_TRIED_TYPES):
@@ -278,13 +277,11 @@ class OperatorDesc(Descriptor):
                 except InvalidDescriptor as error:
                     broken[data_type] = list(error.violations)
             if sum([not found for found in broken.values()]) > 1:  # whatever the type is
-                expected = "its DataType"
+                members = ("DataType",)
             elif not any("DataType" in v.path for v in broken[source.data_type]):
-                expected = "its Sizes"
-        return [
-            replace(v, message=f"{v.message}, since it does not follow from the rest", expected=expected)
-            for v in violations
-        ]
+                members = ("Sizes",)
+        message, expected = ", since it does not follow from the rest", f"its {' and '.join(members)}"
+        return [replace(v, message=v.message + message, expected=expected, members=members) for v in violations]
 
     @classmethod
     def _first_input(cls, given: Given) -> BufferTensorDesc | None:
@@ -433,10 +430,9 @@ class OperatorDesc(Descriptor):
         """Tensors must have these Sizes, if they have as many dimensions; `why` says what the sizes follow from."""
         for path, tensor in self._tensors[None]:
             if path[0] in fields and len(tensor.sizes) == len(wanted) and list(tensor.sizes) != list(wanted):
-                name = _shown_path(path)
                 yield Violation(
-                    code, (*_json_path(path), "Sizes"), f"{name}.Sizes must be {why}, which is {list(wanted)}",
-                    list(tensor.sizes), str(list(wanted)), self.page(),
+                    code, (*_json_path(path), "Sizes"), f"{_shown_path(path)}.Sizes must be " + why
+                    + f", which is {list(wanted)}", list(tensor.sizes), str(list(wanted)), self.page(),
                 )  # fmt: skip
 
     def count_is_length(self, count_field: str, array_field: str) -> Iterator[Violation]:
@@ -445,8 +441,9 @@ class OperatorDesc(Descriptor):
         if count != length:
             yield Violation(
                 "count-disagrees", (pascal_case(count_field),),
-                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {entry_count(length)}; "
-                "leave the count out or send the array's length", count, str(length), self.page(),
+                named(pascal_case(count_field)) + f" is {count} but " + named(pascal_case(array_field))
+                + f" has {entry_count(length)}; leave the count out or send the array's length", count, str(length),
+                self.page(),
             )  # fmt: skip
 
     def one_entry_per_dimension(self, *array_fields: str, rank: int | None = None) -> Iterator[Violation]:
@@ -458,7 +455,7 @@ class OperatorDesc(Descriptor):
                 name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
-                    f"{name} has {entry_count(len(values))} but the tensors have "
+                    named(name) + f" has {entry_count(len(values))} but the tensors have "
                     f"{counted(wanted, 'dimension')}; send one entry per dimension", list(values),
                     entry_count(wanted), self.page(),
                 )  # fmt: skip
@@ -474,7 +471,7 @@ class OperatorDesc(Descriptor):
         if not 0 <= axis < rank:
             yield self.broken(
                 "axis", (pascal_case(field),),
-                f"{pascal_case(field)} is {axis}, but there are {rank} dimensions: 0 to {rank - 1}", axis,
+                named(pascal_case(field)) + f" is {axis}, but there are {rank} dimensions: 0 to {rank - 1}", axis,
                 f"0 to {rank - 1}",
             )  # fmt: skip
 
@@ -594,18 +591,18 @@ def output_settings(violation: Violation) -> tuple[str, ...]:
 
     Empty for other violations.
     """
-    if violation.code != "field-missing" or not str(violation.path[-1]).startswith("Output"):
-        return ()
-    words = {"DataType": "output_data_type", "Sizes": "output_sizes"}
-    return tuple([name for word, name in words.items() if word in violation.expected])
+    settings = {"DataType": "output_data_type", "Sizes": "output_sizes"}
+    return tuple([settings[member] for member in violation.members])
 
 
 def in_attribute_names(cls: type[OperatorDesc], violations: Sequence[Violation]) -> list[Violation]:
     """The violations with messages that say `scale_size` instead of `ScaleSize`, for callers who sent no document."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    return [
-        replace(v, message=_FIELD_NAME.sub(lambda word: names.get(word[0], word[0]), v.message)) for v in violations
-    ]
+
+    def in_snake_case(reference: Reference) -> str:
+        return reference.text_of(names.get(reference.name, reference.name))
+
+    return [replace(v, message=worded(v.message, in_snake_case)) for v in violations]
 
 
 def _of_output(message: str) -> str:

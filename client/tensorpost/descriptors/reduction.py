@@ -11,6 +11,7 @@ from typing import Annotated
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from ..values.sentences import named
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .resample import AxisDirection, AxisDirectionField
@@ -166,10 +167,10 @@ class Selection(OperatorDesc):
         yield from self.axis_is_below(len(sizes))
         if self.axis < len(sizes):
             if not 1 <= self.k <= sizes[self.axis]:
-                message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
+                message = named("K") + f" is {self.k}, but the axis has {sizes[self.axis]} elements"
                 yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
             wanted, outputs = with_size(sizes, self.axis, self.k), ("output_value_tensor", "output_index_tensor")
-            yield from self.sizes_are(wanted, "the input's with K for the axis", *outputs)
+            yield from self.sizes_are(wanted, "the input's with " + named("K") + " for the axis", *outputs)
 
 
 class TopKOperatorDesc(Selection):

@@ -28,6 +28,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .base import Descriptor
 from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
@@ -251,7 +252,8 @@ class Upsample2DOperatorDesc(OperatorDesc):
                 )  # fmt: skip
         if legal:
             want = [*sizes[:-2], sizes[-2] * self.scale_size.height, sizes[-1] * self.scale_size.width]
-            yield from self.sizes_are(want, "the input's with height and width times ScaleSize", "output_tensor")
+            why = "the input's with height and width times " + named("ScaleSize")
+            yield from self.sizes_are(want, why, "output_tensor")
 
 
 class ResampleOperatorDesc(ForwardResample):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .fields import UINT_MAX, Bool, CEnum, Float, UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .reduction import ReduceFunction
@@ -65,7 +66,7 @@ class RoiPoolingOperatorDesc(OperatorDesc):
         regions, channels = self.roi_tensor.sizes[2], self.input_tensor.sizes[1]
         yield from self.sizes_are([1, 1, regions, 5], "five numbers for each region", "roi_tensor", code="roi-sizes")
         wanted = [regions, channels, self.pooled_size.height, self.pooled_size.width]
-        yield from self.sizes_are(wanted, "regions, channels and PooledSize", "output_tensor")
+        yield from self.sizes_are(wanted, "regions, channels and " + named("PooledSize"), "output_tensor")
 
 
 class RoiAligning(OperatorDesc):
@@ -122,7 +123,7 @@ class RoiAligning(OperatorDesc):
                 yield self.broken("scale-negative", (name,), "must be 0 or more", scale, "at least 0")
         least, most = self.minimum_samples_per_output, self.maximum_samples_per_output
         if not 1 <= least <= most:
-            message = f"must be at least 1 and at most MaximumSamplesPerOutput, which is {most}"
+            message = "must be at least 1 and at most " + named("MaximumSamplesPerOutput") + f", which is {most}"
             yield self.broken("samples", ("MinimumSamplesPerOutput",), message, least, f"1 to {most}")
         if self.reduction_function not in (ReduceFunction.AVERAGE, ReduceFunction.MAX):
             found = self.reduction_function.name

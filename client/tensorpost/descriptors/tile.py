@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .fields import FactorArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
@@ -71,4 +72,4 @@ class TileOperatorDesc(OperatorDesc):
                 )  # fmt: skip
         if len(self.repeats) == len(self.input_tensor.sizes) and all(self.repeats):
             want = [size * repeat for size, repeat in zip(self.input_tensor.sizes, self.repeats, strict=True)]
-            yield from self.sizes_are(want, "InputTensor.Sizes times Repeats", "output_tensor")
+            yield from self.sizes_are(want, "InputTensor.Sizes times " + named("Repeats"), "output_tensor")
