@@ -297,10 +297,10 @@ IMAGE, BATCH = zeros(4, 6, 3, dtype="uint8"), zeros(1, 3, 4, 6)
         (lambda: torch_interpolate(BATCH), "exactly one of size and scale_factor must be given, but neither is"),
         (lambda: torch_interpolate(BATCH, 2, 2), "but both are"),
         (lambda: torch_interpolate(BATCH, (2, 2, 2)), "size has 3 entries; it must have 2"),
-        (lambda: torch_interpolate(BATCH, 0), "every entry must be 1 or more"),
-        (lambda: torch_interpolate(BATCH, 2.5), "size has '2.5'; it must be whole numbers"),  # pyright: ignore[reportArgumentType] # the mistake
-        (lambda: torch_interpolate(BATCH, True), "size has 'True'"),
-        (lambda: torch_interpolate(BATCH, scale_factor="2"), "scale_factor has '2'"),  # pyright: ignore[reportArgumentType] # the mistake
+        (lambda: torch_interpolate(BATCH, 0), "size is 0; it must be a whole number of at least 1"),
+        (lambda: torch_interpolate(BATCH, 2.5), "size is 2.5; it must be a whole number of at least 1"),  # pyright: ignore[reportArgumentType] # the mistake
+        (lambda: torch_interpolate(BATCH, True), "size is True; it must be a whole number"),
+        (lambda: torch_interpolate(BATCH, scale_factor="2"), "scale_factor is '2'; it must be a number"),  # pyright: ignore[reportArgumentType] # the mistake
         (lambda: torch_interpolate(BATCH, scale_factor=0.1), "leaves nothing of 4 elements"),
         (lambda: torch_interpolate(BATCH, scale_factor=-1), "must be a number above 0"),
         (lambda: torch_interpolate(BATCH, 2, align_corners=False), "align_corners is for linear"),
@@ -314,7 +314,7 @@ IMAGE, BATCH = zeros(4, 6, 3, dtype="uint8"), zeros(1, 3, 4, 6)
         (lambda: torch_interpolate([[[1.0]]], 2), "tensor.numpy()"),  # pyright: ignore[reportArgumentType] # the mistake
         (lambda: opencv_resize(IMAGE), "fy is 0.0; give dsize"),
         (lambda: opencv_resize(IMAGE, fx=2), "fy is 0.0"),
-        (lambda: opencv_resize(IMAGE, (0, 3)), "every entry must be 1 or more"),
+        (lambda: opencv_resize(IMAGE, (0, 3)), "dsize[0] is 0; it must be a whole number of at least 1"),
         (lambda: opencv_resize(IMAGE, fx=0.01, fy=1), "leaves nothing of 6 elements"),
         (lambda: opencv_resize(IMAGE, (2, 2), interpolation=3), "INTER_AREA averages areas"),
         (lambda: opencv_resize(IMAGE, (2, 2), interpolation="INTER_LANCZOS4"), "8 taps"),

@@ -250,8 +250,8 @@ def _avif_head(content: bytes, check: _Check) -> EncodedImage:
     image = _image("AVIF", content)  # parses the boxes only
     check.size(*image.size)
     check.frames(getattr(image, "n_frames", 1))
-    found = _PIXI.search(content[: 1 << 16])
-    bits = max(content[found.end() : found.end() + found[1][0]], default=8) if found else 8
+    item = _PIXI.search(content[: 1 << 16])
+    bits = max(content[item.end() : item.end() + item[1][0]], default=8) if item else 8
     if bits > 8:
         raise InvalidFrame(
             f"{check.name} has {bits} bits per channel, of which Pillow keeps 8 for AVIF; send PNG with 16 bits"
@@ -291,15 +291,15 @@ def _orientation_of(image: Image) -> int:
 def _exif_orientation(exif: bytes) -> int:
     from PIL import Image
 
-    found = Image.Exif()
+    parsed = Image.Exif()
     if exif:
-        found.load(exif)
-    return _known_orientation(found)
+        parsed.load(exif)
+    return _known_orientation(parsed)
 
 
 def _known_orientation(exif: Mapping[int, Any]) -> int:
-    found = exif.get(_ORIENTATION, 1)
-    return found if found in _ORIENT else 1  # others are reserved
+    orientation = exif.get(_ORIENTATION, 1)
+    return orientation if orientation in _ORIENT else 1  # others are reserved
 
 
 # ---- pixels ----------------------------------------------------------------------------------------------------------

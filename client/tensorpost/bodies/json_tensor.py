@@ -192,9 +192,9 @@ def _flat_data(data: object, sizes: tuple[int, ...], path: JsonPath) -> tuple[li
         if not sizes:
             flat.append(node)
         elif not is_array(node) or len(node) != sizes[0]:
-            found = f"{len(node):,} elements" if is_array(node) else "not an array"
-            message = f"is {found}; data that nests must follow shape: {sizes[0]:,} elements here"
-            raise _invalid("data-nesting", (*path, *place), message, found, f"{sizes[0]} elements")
+            value = f"{len(node):,} elements" if is_array(node) else "not an array"
+            message = f"is {value}; data that nests must follow shape: {sizes[0]:,} elements here"
+            raise _invalid("data-nesting", (*path, *place), message, value, f"{sizes[0]} elements")
         elif len(sizes) == 1:
             flat.extend(node)
         else:

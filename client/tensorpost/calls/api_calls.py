@@ -104,11 +104,11 @@ async def compute(
             transport, regions, model, template, document, memory, out, _query(template, options)
         )
     request = _request(template, inputs, options)
-    given = check_out(template.outputs, out)
+    memories = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
         metadata = await response.frame_head([wire_form(slot) for slot in template.outputs])
-        for slot, memory in zip(template.outputs, given, strict=True):
+        for slot, memory in zip(template.outputs, memories, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
             await response.fill(target)
         await response.finish()

@@ -95,14 +95,16 @@ def as_array_of(name: str, value: object, row: DataType) -> NDArray[Any]:
     if not isinstance(value, (list, tuple, int, float, complex)) or array.dtype == row.dtype:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
-        found = array.astype(row.dtype)
+        converted = array.astype(row.dtype)
         # Decimals go to the nearest value of a floating-point type; anything else must be kept.
-        lossy = row.dtype.kind in "biu" and not np.array_equal(found.astype(array.dtype), array)
+        lossy = row.dtype.kind in "biu" and not np.array_equal(converted.astype(array.dtype), array)
         lossy = lossy or (array.dtype.kind == "c" and row.dtype.kind != "c")
-        lossy = lossy or bool((~np.isfinite(found.astype(np.float64)) & np.isfinite(array.astype(np.float64))).any())
+        lossy = lossy or bool(
+            (~np.isfinite(converted.astype(np.float64)) & np.isfinite(array.astype(np.float64))).any()
+        )
     if lossy:
         raise InvalidParameter(f"{name} holds numbers that {row.numpy_name} cannot hold")
-    return found
+    return converted
 
 
 def is_nested_numbers(value: object) -> bool:

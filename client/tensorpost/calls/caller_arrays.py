@@ -23,6 +23,7 @@ from ..values.datatypes import DataType, TensorDataType, data_type
 from ..values.layout import Layout
 from ..values.operation import Operation, Slot
 from ..values.problems import InvalidParameter, counted
+from ..values.sentences import named
 from .array_like import TensorLike, as_array, as_array_of, is_nested_numbers, refuse_mask
 from .resampling import Resampling, resampling
 
@@ -109,10 +110,10 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
         if len(slots) != (0 if one is None else 1) and (one is not None or len(slots) > 1):
             raise _other_inputs(template, "none" if one is None else f"one {kind}")
         return [_bytes_of(slot, one) for slot in slots]
-    given = cast("Sequence[object]", sent)
-    if len(given) != len(slots):
-        raise _other_inputs(template, f"a {kind} of {len(given)}")
-    return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
+    arrays = cast("Sequence[object]", sent)
+    if len(arrays) != len(slots):
+        raise _other_inputs(template, f"a {kind} of {len(arrays)}")
+    return [_bytes_of(slot, data) for slot, data in zip(slots, arrays, strict=True)]
 
 
 def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
@@ -125,10 +126,10 @@ def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
     if isinstance(sent, Mapping):
         return dict(cast("Mapping[str, Any]", sent))
     several = isinstance(sent, (list, tuple))
-    given = cast("Sequence[Any]", sent) if several else [] if sent is None else [sent]
-    if len(given) != len(operation.inputs):
-        raise _other_inputs(operation, f"{len(given)} arrays")
-    return {slot.name: array for slot, array in zip(operation.inputs, given, strict=True)}
+    arrays = cast("Sequence[Any]", sent) if several else [] if sent is None else [sent]
+    if len(arrays) != len(operation.inputs):
+        raise _other_inputs(operation, f"{len(arrays)} arrays")
+    return {slot.name: array for slot, array in zip(operation.inputs, arrays, strict=True)}
 
 
 def _other_inputs(template: RequestTemplate | Operation, found: str) -> InvalidParameter:
@@ -209,27 +210,27 @@ def check_out(slots: tuple[Slot, ...], out: Outputs) -> tuple[NDArray[Any] | Non
     if out is None:
         return (None,) * len(slots)
     if isinstance(out, Mapping):
-        found = tuple(out.get(slot.name) for slot in slots)
+        arrays = tuple(out.get(slot.name) for slot in slots)
         right = out.keys() <= {slot.name for slot in slots}
     else:
-        found = tuple(out) if isinstance(out, (list, tuple)) else (cast("NDArray[Any]", out),)
-        right = len(found) == len(slots)
+        arrays = tuple(out) if isinstance(out, (list, tuple)) else (cast("NDArray[Any]", out),)
+        right = len(arrays) == len(slots)
     if not right:
         names = ", ".join(slot.name for slot in slots)
         raise InvalidParameter(f"out must be for the outputs {names}: an array each, in this order or by name")
-    for slot, array in zip(slots, found, strict=True):
+    for slot, array in zip(slots, arrays, strict=True):
         if array is not None:
             _check_memory(slot, array, "out" if len(slots) == 1 else f"out for {slot.name}")
-    return found
+    return arrays
 
 
 def _check_memory(slot: Slot, out: NDArray[Any], name: str) -> None:
     row, shape = wire_form(slot)
     is_array = isinstance(cast("object", out), np.ndarray)
     if not is_array or out.dtype != row.dtype or out.shape != shape:
-        found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
+        actual = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
         why = "" if slot.layout.packed else ", the output's whole buffer"
-        raise InvalidParameter(f"{name} must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
+        raise InvalidParameter(f"{name} must be an array of {row.dtype} and shape {shape}{why}; it is {actual}")
     _plain(name, out, _UNMASKED)
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidParameter(f"{name} must be C-contiguous and writeable: the answer is received straight into it")
@@ -293,37 +294,38 @@ def tile_call(x: object, repeats: object, out: Any = None, *, directml: bool = F
         return TileCall(desc, array.reshape(1), None if out is None else out.reshape(1), ())
     name = array.dtype.name
     if array.dtype.kind in "OUS":
-        raise InvalidParameter(f"x holds elements of {name}; a tensor holds numbers and booleans")
-    found = _TILE_TYPES.get(name)
+        raise InvalidParameter(named("x") + f" holds elements of {name}; a tensor holds numbers and booleans")
+    tile_type = _TILE_TYPES.get(name)
     if (instead := _SAME_BITS.get(name) or _SAME_BITS.get(array.dtype.kind)) is not None:
         raise InvalidParameter(f"no Tile takes {name}; to copy the same bits: {instead}; view the result as {name}")
-    if found is None or array.ndim > _MOST_TILED_DIMENSIONS:
+    if tile_type is None or array.ndim > _MOST_TILED_DIMENSIONS:
         if directml:
             raise InvalidParameter(
                 f"DML_OPERATOR_TILE takes no {array.dtype.name} of {counted(array.ndim, 'dimension')} at any feature "
-                f"level, but {', '.join(_TILE_TYPES)} of up to {_MOST_TILED_DIMENSIONS}; without a feature level, it "
-                "goes as ONNX Tile, which takes every type"
+                f"level, but {', '.join(_TILE_TYPES)} of up to {_MOST_TILED_DIMENSIONS}; without "
+                + named("feature_level", text="a feature level")
+                + ", it goes as ONNX Tile, which takes every type"
             )
-        whole = [whole_number(f"repeats[{at}]", copy, 1) for at, copy in enumerate(copies)]
+        whole = [whole_number(named("repeats", at), copy, 1) for at, copy in enumerate(copies)]
         node, _ = onnx_node("Tile", [array, whole], NEWEST_OPSET, None, {})
         return TileCall(node, array, out, node.output.shape)
     # Only whole numbers are remembered: 2.0 equals 2, and must not pass for it once 2 has passed.
     tile = _tile if {*map(type, copies)} == {int} else _tile.__wrapped__
-    desc = tile(found, array.shape, copies)
+    desc = tile(tile_type, array.shape, copies)
     return TileCall(desc, array, out, desc.output_tensor.sizes)
 
 
 def _copies(repeats: object, ndim: int) -> tuple[Any, ...]:
-    given = cast("Any", repeats).tolist() if isinstance(repeats, (np.ndarray, np.generic)) else repeats
-    if isinstance(given, int) and not isinstance(given, bool):
-        return (given,)
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, Mapping, Set)):
-        found = shown(cast("object", given))
+    copies = cast("Any", repeats).tolist() if isinstance(repeats, (np.ndarray, np.generic)) else repeats
+    if isinstance(copies, int) and not isinstance(copies, bool):
+        return (copies,)
+    if not isinstance(copies, Iterable) or isinstance(copies, (str, bytes, bytearray, Mapping, Set)):
+        value = shown(cast("object", copies))
         raise InvalidParameter(
-            f"repeats is {found}; it must be a whole number, or a sequence with one for each of x's {ndim} dimensions, "
+            f"repeats is {value}; it must be a whole number, or a sequence with one for each of x's {ndim} dimensions, "
             f"for instance {(1,) * (ndim - 1) + (2,)}"
         )
-    return tuple(cast("Iterable[object]", given))
+    return tuple(cast("Iterable[object]", copies))
 
 
 @lru_cache(maxsize=256)
@@ -358,7 +360,7 @@ def onnx_node(
         values[index] = attributes[name]
     attributes = {name: value for name, value in attributes.items() if name not in named}
     values = _numbers_as_arrays(slots, values)
-    given: dict[str, Any] = {}
+    inputs_by_name: dict[str, Any] = {}
     arrays: list[Any] = []
     for index, (slot, value) in enumerate(zip(slots, values, strict=True)):
         if slot.data and index >= len(inputs) and value is None and not slot.optional:
@@ -366,10 +368,10 @@ def onnx_node(
         if slot.data and not (value is None and slot.optional):
             value = as_array(slot.name, value)  # noqa: PLW2901 # an array from here on
         if value is not None:
-            given[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
+            inputs_by_name[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
             if slot.data:
                 arrays.append(value)
-    return OnnxNode.of(op_type, given, opset=opset, outputs=outputs, **attributes), arrays
+    return OnnxNode.of(op_type, inputs_by_name, opset=opset, outputs=outputs, **attributes), arrays
 
 
 def _refuse_list_of_arrays(op_type: str, slots: Sequence[OnnxInput], inputs: Sequence[Any]) -> None:
@@ -385,7 +387,7 @@ def _refuse_list_of_arrays(op_type: str, slots: Sequence[OnnxInput], inputs: Seq
 
 def _numbers_as_arrays(slots: Sequence[OnnxInput], values: Sequence[Any]) -> list[Any]:
     """The inputs, with Python's numbers in the element type of the first array of the same type variable."""
-    found = list(values)
+    arrays = list(values)
     dtypes: dict[str, np.dtype[Any]] = {}
     for slot, value in zip(slots, values, strict=True):
         if isinstance(value, (np.ndarray, np.generic)):
@@ -397,13 +399,13 @@ def _numbers_as_arrays(slots: Sequence[OnnxInput], values: Sequence[Any]) -> lis
         if beside is None or beside.kind not in "iufc":
             continue
         try:
-            found[index] = as_array_of(slot.name, value, data_type(beside))
+            arrays[index] = as_array_of(slot.name, value, data_type(beside))
         except InvalidParameter:
             raise InvalidParameter(
                 f"{slot.name} is {value}, which {beside.name}, the type of the array beside it, cannot hold; convert "
                 f"one of them, as in np.float32({value}) or x.astype(np.float32)"
             ) from None
-    return found
+    return arrays
 
 
 def resample_arrays(

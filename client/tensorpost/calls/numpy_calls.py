@@ -128,14 +128,14 @@ class NumpyCalls:
         parts = [*enumerate(keys[:at]), *enumerate(keys[at + 1 :], array.ndim - after)]
         if len(parts) > array.ndim:
             raise InvalidParameter(f"key has {len(parts)} slices, and x only {array.ndim} dimensions")
-        found = [(axis, cast("slice", part).indices(array.shape[axis])) for axis, part in parts]
+        slices = [(axis, cast("slice", part).indices(array.shape[axis])) for axis, part in parts]
         # A stop of -1 would count from the end: what is before the first element is said by a far one.
-        ends = [-(1 << 62) if stop < 0 else stop for _, (_, stop, _) in found]
+        ends = [-(1 << 62) if stop < 0 else stop for _, (_, stop, _) in slices]
         inputs = [
-            [start for _, (start, _, _) in found],
+            [start for _, (start, _, _) in slices],
             ends,
-            [a for a, _ in found],
-            [step for _, (_, _, step) in found],
+            [a for a, _ in slices],
+            [step for _, (_, _, step) in slices],
         ]
         return self._node("Slice", [array, *inputs], options)
 
@@ -294,12 +294,12 @@ def _floating(x: AnyArray) -> AnyArray:
 
 
 def _indices(indices: ArrayLike, length: int) -> AnyArray:
-    found = _array(indices, "indices")
-    if found.dtype.kind not in "iu":
-        raise InvalidParameter(f"indices must be integers, not {found.dtype}")
-    found = found.astype(np.int64, copy=False)
-    if found.size and not -length <= int(found.min()) <= int(found.max()) < length:
-        index = int(found[(found < -length) | (found >= length)].flat[0])
+    positions = _array(indices, "indices")
+    if positions.dtype.kind not in "iu":
+        raise InvalidParameter(f"indices must be integers, not {positions.dtype}")
+    positions = positions.astype(np.int64, copy=False)
+    if positions.size and not -length <= int(positions.min()) <= int(positions.max()) < length:
+        index = int(positions[(positions < -length) | (positions >= length)].flat[0])
         reach = f"{-length} to {length - 1}" if length else "it takes no index at all"
         raise InvalidParameter(f"index {index} is outside of the axis, which has {length} elements: {reach}")
-    return found
+    return positions

@@ -16,9 +16,9 @@ Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, cast
@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from .. import descriptors as dml
 from ..descriptors.catalogue import facts_of
 from ..onnx import ResizeAxis
-from ..values.checks import shown
-from ..values.datatypes import BOOLEANS, TensorDataType, data_type
+from ..values.checks import entries_of, real_number, shown, whole_number
+from ..values.datatypes import TensorDataType, data_type
 from ..values.problems import InvalidParameter, counted, entry_count, nearest
+from ..values.sentences import named
 
 __all__ = [
     "DML_TYPES",
@@ -151,7 +152,7 @@ def resampling(
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
     name, shape = _described(tensor)
-    wrong: list[str] = []
+    refusals: list[str] = []
     ratios: dict[int, tuple[int, Fraction]] = {}
     with contextlib.suppress(InvalidParameter):  # said below, after what comes first
         ratios.update(_ratios(shape, sizes, scales, axes))
@@ -164,9 +165,9 @@ def resampling(
         try:
             check()
         except InvalidParameter as error:
-            wrong.append(error.detail)
-    if wrong:
-        raise InvalidParameter(". Also: ".join(wrong))
+            refusals.append(error.detail)
+    if refusals:
+        raise InvalidParameter(functools.reduce(lambda message, more: message + (". Also: " + more), refusals))
     element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode, antialias=antialias)
     whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
@@ -202,10 +203,10 @@ def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
             f"x must be a NumPy array or a BufferTensorDesc, not {type(tensor).__name__}; np.asarray(x) makes an array"
         )
     if not shape:
-        raise InvalidParameter("x has no dimensions, so there is no axis to resample")
+        raise InvalidParameter(named("x") + " has no dimensions, so there is no axis to resample")
     if 0 in shape:
         raise InvalidParameter(
-            f"x has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
+            named("x") + f" has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
         )
     return name, shape
 
@@ -243,8 +244,8 @@ def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resiz
     Raises:
         InvalidParameter: there is none, or it cannot be antialiased.
     """
-    found = name.lower() if isinstance(name, str) else name
-    name = "nearest" if found == "nearest_neighbor" else found
+    name = name.lower() if isinstance(name, str) else name
+    name = "nearest" if name == "nearest_neighbor" else name
     if name in ("cubic", "bicubic"):
         raise InvalidParameter(
             f'mode is {name!r}, and DirectML has no cubic interpolation; ONNX Resize has: {instead}, mode="cubic")'
@@ -262,86 +263,65 @@ def _ratios(shape: Sequence[int], sizes: object, scales: object, axes: object) -
     """Output size and exact ratio of every axis that is resized."""
     if (sizes is None) == (scales is None):
         state = "both are" if sizes is not None else "neither is"
-        raise InvalidParameter(f"exactly one of sizes and scales must be given, but {state}")
-    name, given = ("sizes", sizes) if scales is None else ("scales", scales)
-    if isinstance(given, (str, bytes)):
-        raise InvalidParameter(f"{name} is {shown(given)}, a text; it must be a number or a sequence of numbers")
-    named = tuple(range(len(shape))) if axes is None else _axes(axes, len(shape))
-    entries = _entries(name, given, None if axes is None else len(named), len(named))
-    found: dict[int, tuple[int, Fraction]] = {}
-    for index, (axis, entry) in enumerate(zip(named, entries, strict=True)):
-        what, size = f"{name}[{index}]", shape[axis]
+        raise InvalidParameter(
+            "exactly one of " + named("sizes") + " and " + named("scales") + f" must be given, but {state}"
+        )
+    name, lengths = ("sizes", sizes) if scales is None else ("scales", scales)
+    if isinstance(lengths, (str, bytes)):
+        message = f" is {shown(lengths)}, a text; it must be a number or a sequence of numbers"
+        raise InvalidParameter(named(name) + message)
+    resized = range(len(shape)) if axes is None else _axes(axes, len(shape))
+    entries = _entries(name, lengths, len(resized), all_axes=axes is None)
+    ratios: dict[int, tuple[int, Fraction]] = {}
+    for index, (axis, entry) in enumerate(zip(resized, entries, strict=True)):
+        place, size = named(name, index), shape[axis]
         if name == "sizes":
-            output = _whole(what, entry)
+            output = whole_number(place, entry)
             if output < 1:
-                raise InvalidParameter(f"{what} is {output}; a result has at least 1 element along every axis")
-            found[axis] = output, Fraction(output, size)
+                raise InvalidParameter(place + f" is {output}; a result has at least 1 element along every axis")
+            ratios[axis] = output, Fraction(output, size)
         else:
-            ratio = simplest_ratio(_real(what, entry), what)
+            ratio = simplest_ratio(real_number(place, entry), place)
             output = math.floor(size * ratio)
             if output < 1:
-                raise InvalidParameter(
-                    f"{what} is {float(ratio):g}, which leaves nothing of the {size} elements of axis {axis}"
-                )
-            found[axis] = output, ratio
-    return found
+                message = f" is {float(ratio):g}, which leaves nothing of the {size} elements of axis {axis}"
+                raise InvalidParameter(place + message)
+            ratios[axis] = output, ratio
+    return ratios
 
 
-def _axes(given: object, rank: int) -> tuple[int, ...]:
-    named: list[int] = []
-    for index, entry in enumerate(_listed(given)):
-        axis = _whole(f"axes[{index}]", entry)
+def _axes(value: object, rank: int) -> Sequence[int]:
+    axes: list[int] = []
+    entries = entries_of(value)
+    for index, entry in enumerate([value] if entries is None else entries):
+        place = named("axes", index)
+        axis = whole_number(place, entry)
         if not -rank <= axis < rank:
-            raise InvalidParameter(
-                f"axes[{index}] is {axis}, but x has {counted(rank, 'dimension')}; axes go from {-rank} to {rank - 1}"
-            )
-        if axis % rank in named:
-            raise InvalidParameter(f"axes[{index}] is {axis}, an axis that was named before; name each axis once")
-        named.append(axis % rank)
-    return tuple(named)
+            dimensions = named("x") + f" has {counted(rank, 'dimension')}; axes go from {-rank} to {rank - 1}"
+            raise InvalidParameter(place + f" is {axis}, but " + dimensions)
+        if axis % rank in axes:
+            raise InvalidParameter(place + f" is {axis}, an axis that was named before; name each axis once")
+        axes.append(axis % rank)
+    return axes
 
 
-def _entries(name: str, given: object, named: int | None, count: int) -> list[object]:
+def _entries(name: str, value: object, count: int, *, all_axes: bool) -> list[object]:
     """One entry per axis; a single number is repeated."""
-    if np.ndim(cast("Any", given)) == 0 and not isinstance(given, (str, bytes)):
-        if named is None:
+    if np.ndim(cast("Any", value)) == 0:
+        if all_axes:
+            message = " is a single number, which holds for every axis in " + named("axes")
             raise InvalidParameter(
-                f"{name} is a single number, which holds for every axis in axes; name them, as in axes=(-2, -1) for "
-                "the rows and columns of N, C, H, W or axes=(0, 1) for those of H, W, C"
+                named(name) + message + "; name them, as in axes=(-2, -1) for the rows and columns of N, C, H, W or "
+                "axes=(0, 1) for those of H, W, C"
             )
-        return [given] * count
-    entries = _listed(given)
+        return [value] * count
+    entries = entries_of(value) or []
     if len(entries) != count:
-        of_what = "x has" if named is None else "axes names"
-        raise InvalidParameter(
-            f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; give one for each"
-            + (", or say in axes which are meant" if named is None else "")
-        )
+        axes = named("x") + " has" if all_axes else named("axes") + " names"
+        message = named(name) + f" has {entry_count(len(entries))} but " + axes + f" {counted(count, 'dimension')}"
+        more = ", or say in " + named("axes") + " which are meant" if all_axes else ""
+        raise InvalidParameter(message + "; give one for each" + more)
     return entries
-
-
-def _listed(given: object) -> list[object]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        return [given]
-    return list(cast("Iterable[object]", given))
-
-
-def _whole(what: str, value: object) -> int:
-    try:
-        if isinstance(value, BOOLEANS):
-            raise TypeError
-        return operator.index(cast("Any", value))
-    except TypeError:
-        raise InvalidParameter(f"{what} is {shown(value)}; it must be a whole number") from None
-
-
-def _real(what: str, value: object) -> float:
-    try:
-        if isinstance(value, (bool, str, bytes)):
-            raise TypeError
-        return float(cast("Any", value))
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(f"{what} is {shown(value)}; it must be a number") from None
 
 
 def simplest_ratio(scale: float, what: str = "scale") -> Fraction:
@@ -357,7 +337,7 @@ def simplest_ratio(scale: float, what: str = "scale") -> Fraction:
     with np.errstate(over="ignore", under="ignore"):
         target = np.float32(scale)
     if not (np.isfinite(target) and target > 0):
-        raise InvalidParameter(f"{what} is {scale}; it must be a number above 0 that a 32-bit float can hold")
+        raise InvalidParameter(what + f" is {scale}; it must be a number above 0 that a 32-bit float can hold")
     exact, limit = Fraction(scale), 1
     while True:
         ratio = exact.limit_denominator(limit)

@@ -32,8 +32,8 @@ class ServerTiming(Mapping[str, float]):
     @cached_property
     def _milliseconds(self) -> dict[str, float]:
         entries = [entry.partition(";") for entry in self._text.split(",")]
-        found = {stage.strip(): _DURATION.search(parameters) for stage, _, parameters in entries}
-        return {stage: float(duration[1]) for stage, duration in found.items() if duration}
+        durations = {stage.strip(): _DURATION.search(parameters) for stage, _, parameters in entries}
+        return {stage: float(duration[1]) for stage, duration in durations.items() if duration}
 
     def __getitem__(self, stage: str) -> float:
         return self._milliseconds[stage]

@@ -55,15 +55,15 @@ async def compute_shared(
         Unavailable: the server's shared memory is turned off.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
-    given = check_out(template.outputs, out)
+    memories = check_out(template.outputs, out)
     sizes = [*map(len, inputs), *[slot.layout.size_in_bytes for slot in template.outputs]]
     try:
         return await _compute_once(
-            transport, regions, regions.take(sizes), sizes, model, template, operation, inputs, given, options
+            transport, regions, regions.take(sizes), sizes, model, template, operation, inputs, memories, options
         )
     except RegionNotFound:  # the server is another one than before, or dropped it; a new region is registered first
         return await _compute_once(
-            transport, regions, regions.new(sizes), sizes, model, template, operation, inputs, given, options
+            transport, regions, regions.new(sizes), sizes, model, template, operation, inputs, memories, options
         )
 
 

@@ -64,12 +64,12 @@ class OwnRegion:
 
     def parts(self, sizes: Sequence[int]) -> list[tuple[int, memoryview]]:
         """Offset and memory for tensors of these sizes, one after the other, aligned."""
-        found: list[tuple[int, memoryview]] = []
+        parts: list[tuple[int, memoryview]] = []
         at = 0
         for size in sizes:
-            found.append((at, memoryview(self._map)[at : at + size]))
+            parts.append((at, memoryview(self._map)[at : at + size]))
             at += _aligned(size)
-        return found
+        return parts
 
     def close(self) -> None:
         """Give the memory back."""

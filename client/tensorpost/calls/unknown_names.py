@@ -50,10 +50,10 @@ def method_hint(name: str, methods: Sequence[str]) -> str:
 def _by_another_name(name: str, methods: Sequence[str]) -> str:
     if name.lower() in methods:
         return f"; did you mean {name.lower()}?"
-    if found := _SYNONYMS.get(name.lower()):
-        return f"; the method is {found}"
-    if found := _OTHER_WAYS.get(name.lower()):
-        return f"; {found}"
+    if hint := _SYNONYMS.get(name.lower()):
+        return f"; the method is {hint}"
+    if hint := _OTHER_WAYS.get(name.lower()):
+        return f"; {hint}"
     op_type = next((s.op_type for s in ONNX_OPERATORS if s.op_type.lower() == name.lower().replace("_", "")), None)
     return "" if op_type is None else f'; the ONNX operator is onnx("{op_type}", ...)'
 
@@ -66,7 +66,7 @@ def module_hint(name: str, names: Sequence[str], methods: Sequence[str]) -> str:
         return "; the other descriptors are in tensorpost.descriptors"
     if hint := _by_another_name(name, methods):
         return f"{hint}, of a client: Client()"
-    if found := nearest(name, names):
-        return f"; did you mean {found}?"
+    if guess := nearest(name, names):
+        return f"; did you mean {guess}?"
     hint = method_hint(name, methods)
     return f"{hint}, of a client: Client()" if hint else ""

@@ -175,10 +175,10 @@ def operators(
 ) -> None:
     """List the DirectML operators that `tensorpost run` takes, offline: name, lowest feature level, what each does."""
     wanted = (word or "").lower()
-    found = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
-    if not found:
+    classes = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
+    if not classes:
         dml.operator_class(wanted)  # names the one that may be meant
-    rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in found]
+    rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in classes]
     if as_json:
         print_json([dict(zip(("name", "feature_level", "summary"), row, strict=True)) for row in rows])
     else:
@@ -249,8 +249,8 @@ def warmup(
     elif cuda:
         typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
     else:
-        made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-        typer.echo(f"the numba backend is ready: {made}, in {row['folder']}")
+        done = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
+        typer.echo(f"the numba backend is ready: {done}, in {row['folder']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")

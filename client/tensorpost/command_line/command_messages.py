@@ -14,6 +14,7 @@ from ..descriptors.catalogue import FieldFacts
 from ..onnx import OnnxSchema
 from ..values.datatypes import TensorDataType
 from ..values.problems import InvalidDescriptor, InvalidParameter, InvalidRequest, Violation
+from ..values.sentences import Reference, worded
 from .files import Source, picture_axes
 
 _EXAMPLES: Mapping[str, str] = {
@@ -63,29 +64,27 @@ def option_words(words: Mapping[str, str]) -> Generator[None]:
     Args:
         words: the option of each argument or field.
     """
-    pattern = re.compile(rf"(?<![-\w])({'|'.join(map(re.escape, words))})(?:\[(\d+)\])?(?![-\w=])")
 
-    def option(found: re.Match[str]) -> str:
-        name = words[found[1]]
-        return name if found[2] is None else f"entry {int(found[2]) + 1} of {name}"
-
-    def renamed(message: str) -> str:
-        return pattern.sub(option, message)
+    def option_of(reference: Reference) -> str:
+        option = words.get(reference.name)
+        if option is None or reference.index is None:
+            return option or reference.text
+        return f"entry {reference.index + 1} of {option}"
 
     try:
         yield
     except (InvalidDescriptor, InvalidParameter) as error:
         if error.status is not None:
             raise
-        said = [
-            replace(
-                v,
-                path=tuple(words[str(key)] for key in v.path if key in words)[:1] or v.path,
-                message=renamed(v.message),
-            )
-            for v in error.violations
+        violations = [
+            replace(v, message=worded(v.message, option_of), path=_option_path(v, words)) for v in error.violations
         ]
-        raise type(error)(renamed(error.detail), tuple(said), error.extra) from None
+        raise type(error)(worded(error.detail, option_of), tuple(violations), error.extra) from None
+
+
+def _option_path(violation: Violation, words: Mapping[str, str]) -> tuple[str | int, ...]:
+    """The option that a violation is about, or its path where there is none."""
+    return next(((words[str(key)],) for key in violation.path if key in words), violation.path)
 
 
 def setting_words(cls: type[dml.OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
@@ -124,18 +123,18 @@ def node_words(error: InvalidDescriptor, schema: OnnxSchema) -> InvalidDescripto
                 examples[f"-s {name}={_node_example(schema, name)}"] = None
             violation = replace(violation, path=(f"--set {name}",))  # noqa: PLW2901 # named anew
         elif violation.code == "input-missing":
-            message = violation.message.replace("described by its type and shape", "which is a file")
+            message = f"{schema.name} needs the input {name}, which is a file"
             violation = replace(violation, message=message, expected="a file")  # noqa: PLW2901 # in these words
         shown.append(violation)
     return _with_examples(error, shown, examples)
 
 
 def _with_examples(error: InvalidDescriptor, shown: list[Violation], examples: Iterable[str]) -> InvalidDescriptor:
-    found = type(error).of(shown)
-    found.extra = error.extra
+    refusal = type(error).of(shown)
+    refusal.extra = error.extra
     if written := " ".join(examples):
-        found.add_note(f"write it as in: {written}")
-    return found
+        refusal.add_note(f"write it as in: {written}")
+    return refusal
 
 
 def _node_example(schema: OnnxSchema, name: str) -> str:

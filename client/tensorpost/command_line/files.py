@@ -103,13 +103,13 @@ def read_array(path: str) -> Source:
         InvalidParameter: standard input is closed, or it is an npz archive of several arrays.
         ModuleNotFoundError: a picture without Pillow; the message names the extra to install.
     """
-    found = read_arrays(path)
-    if len(found) != 1:
-        names = ", ".join(found)[:200]
+    arrays = read_arrays(path)
+    if len(arrays) != 1:
+        names = ", ".join(arrays)[:200]
         raise InvalidParameter(
-            f"{_name(path)} holds {counted(len(found), 'array')} ({names}), and this command takes one"
+            f"{_name(path)} holds {counted(len(arrays), 'array')} ({names}), and this command takes one"
         )
-    return next(iter(found.values()))
+    return next(iter(arrays.values()))
 
 
 def read_arrays(path: str) -> Mapping[str, Source]:

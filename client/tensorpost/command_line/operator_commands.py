@@ -64,8 +64,8 @@ _TILE_WORDS = {
     "repeats": "--repeats",
     "Repeats": "--repeats",
     "x": "IN",
-    "the input": "IN",
-    "a feature level": "--level",
+    "input": "IN",
+    "feature_level": "--level",
 }
 _RESAMPLE_WORDS = {"scales": "--scale", "sizes": "--size", "axes": "--axes", "x": "IN"}
 _LISTS = "a list that has an entry for each dimension is written in this order, as in -s repeats=2,3,1"
@@ -208,8 +208,8 @@ def resample(
             "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
         )
     if chosen is None:
-        option, given = ("--size", counts) if factors is None else ("--scale", factors)
-        if not read.is_picture and given is not None and len(given) == 1:
+        option, lengths = ("--size", counts) if factors is None else ("--scale", factors)
+        if not read.is_picture and lengths is not None and len(lengths) == 1:
             raise InvalidParameter(
                 f"{option} is a single number, which holds for every axis in --axes; name them, as in --axes -2,-1 for "
                 "the rows and columns of N, C, H, W, or --axes 0,1 for those of H, W, C"

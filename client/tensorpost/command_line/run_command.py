@@ -54,15 +54,15 @@ class InputFiles:
         """
         files = [(path, read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []
-        for path, found in files:
-            count = len(found)  # np.savez(file, a, b) calls them arr_0 and arr_1
-            unnamed = [""] if "" in found else [f"arr_{index}" for index in range(count)]
-            if set(found) == set(unnamed):
-                sources += [(path, found[name]) for name in unnamed]
+        for path, arrays in files:
+            count = len(arrays)  # np.savez(file, a, b) calls them arr_0 and arr_1
+            unnamed = [""] if "" in arrays else [f"arr_{index}" for index in range(count)]
+            if set(arrays) == set(unnamed):
+                sources += [(path, arrays[name]) for name in unnamed]
             elif len(files) == 1:
-                return cls([(path, source) for source in found.values()], list(found))
+                return cls([(path, source) for source in arrays.values()], list(arrays))
             else:
-                raise InvalidParameter(f"{path} names its arrays ({', '.join(found)}); give it without other files")
+                raise InvalidParameter(f"{path} names its arrays ({', '.join(arrays)}); give it without other files")
         return cls(sources, None)
 
     @property
@@ -98,9 +98,9 @@ def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation
 
 def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, more: str = "") -> None:
     if not {*names} <= {*known}:
-        takes, found = ", ".join(known) or "none", ", ".join(names)
+        takes, saved = ", ".join(known) or "none", ", ".join(names)
         raise InvalidParameter(
-            f"{operator} takes the tensors {takes}{more}, and the npz file has {found[:200]}: "
+            f"{operator} takes the tensors {takes}{more}, and the npz file has {saved[:200]}: "
             "save them under these names, or without names in this order"
         )
 
@@ -121,12 +121,12 @@ def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
             if files.names is None:
                 taken, left = (left, []) if field.is_array else (left[:1], left[1:])
             else:
-                own = [
+                of_field = [
                     (path, x)
                     for path, x in zip(paths, files.arrays, strict=True)
                     if path and path[0] == field.attribute_name
                 ]
-                taken = [x for _, x in sorted(own, key=itemgetter(0))]
+                taken = [x for _, x in sorted(of_field, key=itemgetter(0))]
             if taken and field.name not in fields:
                 tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]
                 fields[field.name] = tensors if field.is_array else tensors[0]
@@ -144,7 +144,7 @@ def _directml_name(field: str, array: NDArray[Any]) -> str:
 def _node(document: Mapping[str, Any], files: InputFiles) -> OnnxNode:
     inputs, arrays = document.get("inputs"), files.arrays
     if isinstance(inputs, Mapping) and arrays:
-        given: dict[str, Any] = {**cast("Mapping[str, Any]", inputs)}
+        tensors: dict[str, Any] = {**cast("Mapping[str, Any]", inputs)}
         schema = schema_of(str(document.get("op_type")), document.get("opset"))
         names = [slot.name for slot in schema.data_inputs if not slot.variadic]
         names += [f"{slot.name}_{at}" for slot in schema.data_inputs if slot.variadic for at in range(len(arrays))]
@@ -152,8 +152,8 @@ def _node(document: Mapping[str, Any], files: InputFiles) -> OnnxNode:
             _check_names(schema.name, files.names, names)
             names = [*files.names]
         for name, array in zip(names, arrays, strict=False):
-            given.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
-        document = {**document, "inputs": given}
+            tensors.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
+        document = {**document, "inputs": tensors}
     return OnnxNode.from_json(document)
 
 
@@ -163,15 +163,15 @@ def attributes_of(settings: Sequence[str]) -> dict[str, str]:
     Raises:
         InvalidParameter: a setting without an equals sign, or a name that stands there twice.
     """
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise InvalidParameter(f"{setting[:60]!r} sets nothing; write NAME=VALUE, as in axis=1")
-        if name.strip() in found:
+        if name.strip() in attributes:
             raise InvalidParameter(f"{name.strip()[:60]!r} is set twice; separate several values by commas")
-        found[name.strip()] = value.strip()
-    return found
+        attributes[name.strip()] = value.strip()
+    return attributes
 
 
 def described_operator(
@@ -270,7 +270,7 @@ def compute_outputs(
     Raises:
         InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
-    picture = next((found for found in formats if found not in (None, "npy")), None)
+    picture = next((file_format for file_format in formats if file_format not in (None, "npy")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
         raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
     with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress:

@@ -68,10 +68,10 @@ def show_error(error: TensorpostError) -> None:
     lines: list[str] = []
     for violation in error.violations:
         lines.append(f"{place_of(violation)}: {violation.message}")
-        found = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
+        value = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
         expected = f"expected {violation.expected}" if violation.expected else ""
         source = f"({violation.source})" if violation.source else ""
-        facts = ", ".join(filter(None, (found, expected)))
+        facts = ", ".join(filter(None, (value, expected)))
         if facts or source:
             lines.append("  " + " ".join(filter(None, (facts, source))))
     lines += getattr(error, "__notes__", ())

@@ -5,16 +5,15 @@ What cannot be read is an `InvalidParameter` that names the argument, what it wa
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..descriptors import BufferTensorDesc
 from ..onnx import OnnxTensor
-from ..values.datatypes import BOOLEANS
+from ..values.checks import entries_of, real_number, whole_number
 from ..values.problems import InvalidParameter, entry_count, nearest
 
 Described: TypeAlias = NDArray[Any] | BufferTensorDesc | OnnxTensor
@@ -52,50 +51,30 @@ def read_constant(name: str, value: object, known: Mapping[str, int]) -> str:
         if value not in known:
             raise InvalidParameter(no_such(name, value, list(known)))
         return value
-    number = _whole(name, value)
-    found = next((key for key, constant in known.items() if constant == number), None)
-    if found is None:
+    number = whole_number(name, value)
+    constant = next((key for key in known if known[key] == number), None)
+    if constant is None:
         raise InvalidParameter(
             f"{name} is {number}; it must be one of " + ", ".join(f"{known[k]} ({k})" for k in known)
         )
-    return found
+    return constant
 
 
-def _listed(name: str, given: object, count: int) -> list[object]:
-    """One entry per axis; a single number is repeated."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        return [given] * count
-    entries = list(cast("Iterable[object]", given))
+def _entries(name: str, value: object, count: int) -> list[tuple[str, object]]:
+    """One entry per axis, each with its name; a single number is repeated."""
+    entries = entries_of(value)
+    if entries is None:
+        return [(name, value)] * count
     if len(entries) != count:
         raise InvalidParameter(f"{name} has {entry_count(len(entries))}; it must have {count}")
-    return entries
+    return [(f"{name}[{index}]", entry) for index, entry in enumerate(entries)]
 
 
-def read_sizes(name: str, given: object, count: int, least: int = 1) -> tuple[int, ...]:
+def read_sizes(name: str, value: object, count: int, least: int = 1) -> tuple[int, ...]:
     """Whole numbers of `least` or more, one per axis; a single one is repeated."""
-    sizes = tuple(_whole(name, entry) for entry in _listed(name, given, count))
-    if min(sizes) < least:
-        raise InvalidParameter(f"{name} is {given!r}; every entry must be {least} or more")
-    return sizes
+    return tuple([whole_number(place, entry, least) for place, entry in _entries(name, value, count)])
 
 
-def _whole(name: str, value: object) -> int:
-    try:
-        if isinstance(value, BOOLEANS):
-            raise TypeError
-        return operator.index(cast("Any", value))
-    except TypeError:
-        raise InvalidParameter(f"{name} has {str(value)[:40]!r}; it must be whole numbers") from None
-
-
-def read_numbers(name: str, given: object, count: int) -> tuple[float, ...]:
+def read_numbers(name: str, value: object, count: int) -> tuple[float, ...]:
     """Numbers, one per axis; a single one is repeated."""
-    numbers: list[float] = []
-    for entry in _listed(name, given, count):
-        try:
-            if isinstance(entry, (bool, str, bytes)):
-                raise TypeError
-            numbers.append(float(cast("Any", entry)))
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidParameter(f"{name} has {str(entry)[:40]!r}; it must be numbers") from None
-    return tuple(numbers)
+    return tuple([real_number(place, entry) for place, entry in _entries(name, value, count)])

@@ -104,7 +104,7 @@ def _opencv_lengths(shape: Sequence[int], dsize: object, fx: float, fy: float) -
     if dsize is not None:
         width, height = read_sizes("dsize", dsize, 2)
         return [(height, Fraction(height, shape[0])), (width, Fraction(width, shape[1]))]
-    found: list[tuple[int, Fraction]] = []
+    lengths: list[tuple[int, Fraction]] = []
     for name, n, factor in (("fy", shape[0], fy), ("fx", shape[1], fx)):
         (number,) = read_numbers(name, factor, 1)
         if not number > 0:
@@ -112,7 +112,7 @@ def _opencv_lengths(shape: Sequence[int], dsize: object, fx: float, fy: float) -
         length = round(n * number)
         if length < 1:
             raise InvalidParameter(f"{name} is {number:g}, which leaves nothing of {n} elements")
-        found.append((length, simplest_ratio(number, name)))
-    if [length for length, _ in found] == list(shape[:2]):
+        lengths.append((length, simplest_ratio(number, name)))
+    if [length for length, _ in lengths] == list(shape[:2]):
         return [(n, Fraction(1)) for n in shape[:2]]  # OpenCV copies an image whose size stays the same
-    return found
+    return lengths

@@ -124,15 +124,15 @@ def _torch_lengths(
         return [
             (length, Fraction(length, n)) for n, length in zip(shape, read_sizes("size", size, len(shape)), strict=True)
         ]
-    found: list[tuple[int, Fraction]] = []
+    lengths: list[tuple[int, Fraction]] = []
     factors = read_numbers("scale_factor", scale_factor, len(shape))
     for index, (n, factor) in enumerate(zip(shape, factors, strict=True)):
         ratio = simplest_ratio(factor, f"scale_factor[{index}]")
         length = math.floor(n * factor)  # in float64, as PyTorch has it
         if length < 1:
             raise InvalidParameter(f"scale_factor[{index}] is {factor:g}, which leaves nothing of {n} elements")
-        found.append((length, Fraction(length, n) if recompute else ratio))
-    return found
+        lengths.append((length, Fraction(length, n) if recompute else ratio))
+    return lengths
 
 
 def _torch_weighted(

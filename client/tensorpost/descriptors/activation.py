@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..values.problems import InvalidDescriptor, Violation
+from ..values.sentences import named
 from .base import json_object
 from .elementwise_base import ElementWise, UnaryWithoutScale
 from .families import find_operator, operator_types
@@ -196,7 +197,7 @@ class ActivationSoftplusOperatorDesc(Activation):
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """A steepness below 1 is newer than the operator."""
         if self.steepness < 1 and level < FeatureLevel.L6_4:
-            message = f"Steepness below 1 needs feature level 6_4, not {level}"
+            message = named("Steepness") + f" below 1 needs feature level 6_4, not {level}"
             yield self.broken("steepness", ("Steepness",), message, self.steepness, "1 or above, or level 6_4")
 
 

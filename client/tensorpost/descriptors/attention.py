@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.layout import packed_strides
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Inferred, NotGiven, packed
 from .fields import CEnum, Float, UInt
 from .operator_desc import OperatorDesc
@@ -144,7 +145,8 @@ class Attention(OperatorDesc):
                 yield self.broken("head-count", (self.names_of_fields()[name],), "there are no heads", 0, "at least 1")
         if (self.mask_tensor is None) != (self.mask_type is MultiheadAttentionMaskType.NONE):
             message = (
-                f"MaskType is {self.mask_type.name}, but there is {'no' if self.mask_tensor is None else 'a'} mask"
+                named("MaskType")
+                + f" is {self.mask_type.name}, but there is {'no' if self.mask_tensor is None else 'a'} mask"
             )
             path = ("MaskType" if self.mask_tensor is None else "MaskTensor",)
             expected = "a mask tensor with its type, or neither"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..values.problems import InvalidDescriptor, Violation, json_path, nearest
+from ..values.sentences import named
 from .catalogue import pascal_case, snake_case
 from .fields import CONVERTED, NATIVE
 
@@ -202,7 +203,7 @@ def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[
     expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
     for key in unknown[:_MOST_UNKNOWN_FIELDS]:
         guess = nearest(key, fields)
-        message = f"{cls.__name__} has no field {key[:60]!r}" + (f"; did you mean {guess!r}?" if guess else "")
+        message = named(cls.__name__) + f" has no field {key[:60]!r}" + (f"; did you mean {guess!r}?" if guess else "")
         found.append(Violation("field-unknown", (key,), message, data[key], expected, source))
     if len(unknown) > _MOST_UNKNOWN_FIELDS:
         more = len(unknown) - _MOST_UNKNOWN_FIELDS
@@ -255,11 +256,21 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
             found += [v.prefixed(*path) for v in nested.violations]
             continue
         code, message = _MESSAGES.get(line["type"], (line["type"].replace("_", "-"), line["msg"]))
-        name = json_path(path)[2:] or cls.__name__
         value = None if line["type"] == "missing" else line["input"]
         expected = str(context.get("expected", ""))
         if line["type"] == "missing" and len(path) == 1:
             expected = _kind_of_field(next(info for info in cls.model_fields.values() if info.alias == path[0]))
             message += f": {expected}" if expected.startswith("one of") else ""
-        found.append(Violation(code, path, f"{name} {message}", value, expected, "DirectML.h"))
+        found.append(
+            Violation(code, path, _field_named(path, cls.__name__) + f" {message}", value, expected, "DirectML.h")
+        )
     return found
+
+
+def _field_named(path: tuple[str | int, ...], otherwise: str) -> str:
+    """The field at a path as the beginning of a message: the first name and an index after it are a reference."""
+    if not path:
+        return otherwise
+    name, *rest = path
+    index = rest[0] if rest and isinstance(rest[0], int) else None
+    return named(str(name), index) + json_path(rest if index is None else rest[1:])[1:]

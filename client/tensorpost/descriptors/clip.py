@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Inferred
 from .elementwise_base import ElementWiseGradient, Unary
 from .fields import Float, ScalarUnion
@@ -59,7 +60,7 @@ class TypedBounds(OperatorDesc):
         (_, output), *_ = self.tensors("output")
         if self.min_max_data_type is not output.data_type:
             found, name = self.min_max_data_type.name, output.data_type.name
-            message = f"MinMaxDataType must be the output's DataType, {name}"
+            message = named("MinMaxDataType") + f" must be the output's DataType, {name}"
             yield self.broken("data-types-differ", ("MinMaxDataType",), message, found, name)
         for field in ("min", "max"):
             yield from scalar_fits(self, field, self.min_max_data_type)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Output
 from .fields import CEnum, UInt
 from .operator_desc import OperatorDesc
@@ -71,7 +72,7 @@ class _Blocks(OperatorDesc):
             message = f"{self.operator_type} takes N, C, H, W, not {len(sizes)} dimensions"
             yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
         elif not block or self.moved(sizes, block) is None:
-            message = f"BlockSize is {block}; {self.divides} without a rest"
+            message = named("BlockSize") + f" is {block}; {self.divides} without a rest"
             yield self.broken("block-size", ("BlockSize",), message, block, "a divisor, at least 1")
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Inferred, Output, packed, with_size
 from .fields import UInt
 from .operator_desc import OperatorDesc
@@ -65,7 +66,9 @@ class GatherOperatorDesc(OperatorDesc):
         yield from self.axis_is_below(rank)
         counted = len(self.indices_tensor.sizes)
         if self.index_dimensions > counted:
-            message = f"IndexDimensions is {self.index_dimensions}, but the indices have {counted} dimensions"
+            message = (
+                named("IndexDimensions") + f" is {self.index_dimensions}, but the indices have {counted} dimensions"
+            )
             yield self.broken(
                 "index-dimensions", ("IndexDimensions",), message, self.index_dimensions, f"0 to {counted}"
             )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .catalogue import pascal_case
 from .completion import Given, Inferred, packed
 from .fields import UInt
@@ -144,7 +145,7 @@ def _coordinate_rules(desc: GatheringNd | ScatterNdOperatorDesc, parts: str, bat
     for field, name in tensors.items():
         count, sizes = getattr(desc, field), getattr(desc, name).sizes
         if not 1 <= count <= len(sizes):
-            message = f"{pascal_case(field)} is {count}, but there are {len(sizes)} dimensions"
+            message = named(pascal_case(field)) + f" is {count}, but there are {len(sizes)} dimensions"
             yield desc.broken("index-dimensions", (pascal_case(field),), message, count, f"1 to {len(sizes)}")
         elif any(size != 1 for size in sizes[: len(sizes) - count]):
             message = f"the dimensions before the last {count}, which do not count, must be 1"
@@ -157,7 +158,7 @@ def _coordinate_rules(desc: GatheringNd | ScatterNdOperatorDesc, parts: str, bat
     most, length = min(len(source), len(indices)) - 1, indices[-1]
     where = ("IndicesTensor", "Sizes")
     if batch > most:
-        message = f"BatchDimensionCount is {batch}, but one dimension of each tensor must be left"
+        message = named("BatchDimensionCount") + f" is {batch}, but one dimension of each tensor must be left"
         yield desc.broken("index-dimensions", ("BatchDimensionCount",), message, batch, f"0 to {most}")
     elif source[:batch] != indices[:batch]:
         message = f"the first {batch} sizes that count must be the input's"

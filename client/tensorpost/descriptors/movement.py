@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation, counted
+from ..values.sentences import named
 from .catalogue import pascal_case
 from .completion import Given, Inferred, Output, packed, with_size
 from .feature_levels import FeatureLevel
@@ -65,7 +66,7 @@ class SliceOperatorDesc(OperatorDesc):
 
     @classmethod
     def output_layouts(cls, given: Given) -> Iterator[Output]:
-        yield Output("output_tensor", given.tensor("input_tensor").data_type, given.integers("sizes"), "Sizes")
+        yield Output("output_tensor", given.tensor("input_tensor").data_type, given.integers("sizes"), named("Sizes"))
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every step lies inside the input; a stride of 0, of which the page says nothing, is refused."""
@@ -290,7 +291,7 @@ class _Padding(OperatorDesc):
         since = newer.get(self.padding_mode, level)
         if level < since:
             name = self.padding_mode.name
-            message = f"PaddingMode {name} needs feature level {since}, not {level}"
+            message = named("PaddingMode") + f" {name} needs feature level {since}, not {level}"
             yield self.broken("mode-newer-than-level", ("PaddingMode",), message, name, f"{since} or above")
 
 
@@ -357,7 +358,7 @@ def scalar_type_is(desc: OperatorDesc, field: str, wanted: TensorDataType) -> It
     """The field that says how a `DML_SCALAR_UNION` is read must be the tensors' DataType."""
     found, name = getattr(desc, field), pascal_case(field)
     if found is not wanted:
-        message = f"{name} must be the tensors' DataType, {wanted.name}"
+        message = named(name) + f" must be the tensors' DataType, {wanted.name}"
         yield desc.broken("data-types-differ", (name,), message, found.name, wanted.name)
 
 
@@ -369,12 +370,12 @@ def scalar_fits(desc: OperatorDesc, field: str, data_type: TensorDataType) -> It
     value = getattr(desc, field)
     name = pascal_case(field)
     if not math.isfinite(value) or (data_type.name in _LARGEST and abs(value) > _LARGEST[data_type.name]):
-        message = f"{name} is {value}, which is not finite as {data_type.name}; JSON has no infinity and no NaN"
+        message = named(name) + f" is {value}, which is not finite as {data_type.name}; JSON has no infinity and no NaN"
         yield desc.broken("not-finite", (name,), message, str(value), "a finite number")
         return
     if data_type.name.lstrip("U").startswith("INT"):
         signed = not data_type.name.startswith("U")
         low, high = -(signed << (data_type.bits - 1)), (1 << (data_type.bits - signed)) - 1
         if not isinstance(value, int) or not low <= value <= high:
-            message = f"{name} is {value}, which {data_type.name} cannot hold"
+            message = named(name) + f" is {value}, which {data_type.name} cannot hold"
             yield desc.broken("out-of-range", (name,), message, value, f"a whole number from {low} to {high}")

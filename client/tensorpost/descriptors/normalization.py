@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import UnaryWithoutScale
 from .feature_levels import FeatureLevel
@@ -185,7 +186,11 @@ class BatchNormalizationOperatorDesc(Normalization):
         images = self.input_tensor.sizes[2:]
         alone = all(tensor.sizes[2:] == images for tensor in (self.mean_tensor, self.variance_tensor))
         if level < FeatureLevel.L4_0 and not (self.spatial or alone):
-            message = f"a mean or variance of whole images without Spatial needs feature level 4_0, not {level}"
+            message = (
+                "a mean or variance of whole images without "
+                + named("Spatial")
+                + f" needs feature level 4_0, not {level}"
+            )
             yield self.broken("spatial", ("Spatial",), message, self.spatial, "true, or level 4_0")
 
 
@@ -206,7 +211,8 @@ class LpNormalizationOperatorDesc(UnaryWithoutScale):
         yield from super().operator_rules()
         yield from self.axis_is_below(len(self.input_tensor.sizes))
         if self.p not in (1, 2):
-            yield self.broken("p", ("P",), f"P is {self.p}, but there is no such norm here", self.p, "1 or 2")
+            message = named("P") + f" is {self.p}, but there is no such norm here"
+            yield self.broken("p", ("P",), message, self.p, "1 or 2")
 
 
 class LocalResponseNormalizationOperatorDesc(UnaryWithoutScale):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ..values.datatypes import TensorDataType
 from ..values.operation import Slot
 from ..values.problems import UnsupportedAtLevel, Violation, counted, entry_count
+from ..values.sentences import Reference, named, worded
 from .catalogue import SupportRow, facts_of, operator_of_class, pascal_case, slot_name
 from .completion import CompletedDescriptor, Given, Inferred, NotGiven, packed, with_size
 from .feature_levels import NEWEST, FeatureLevel
@@ -32,7 +32,6 @@ __all__ = [
     "with_size",
 ]
 
-_FIELD_NAME = re.compile(r"\b[A-Z]\w*")
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
@@ -308,10 +307,9 @@ class OperatorDesc(CompletedDescriptor):
         """Tensors must have these Sizes, if they have as many dimensions; `why` says what the sizes follow from."""
         for path, tensor in self._tensors[None]:
             if path[0] in fields and len(tensor.sizes) == len(wanted) and list(tensor.sizes) != list(wanted):
-                name = _shown_path(path)
                 yield Violation(
-                    code, (*_json_path(path), "Sizes"), f"{name}.Sizes must be {why}, which is {list(wanted)}",
-                    list(tensor.sizes), str(list(wanted)), self.page(),
+                    code, (*_json_path(path), "Sizes"), f"{_shown_path(path)}.Sizes must be " + why
+                    + f", which is {list(wanted)}", list(tensor.sizes), str(list(wanted)), self.page(),
                 )  # fmt: skip
 
     def count_is_length(self, count_field: str, array_field: str) -> Iterator[Violation]:
@@ -320,8 +318,9 @@ class OperatorDesc(CompletedDescriptor):
         if count != length:
             yield Violation(
                 "count-disagrees", (pascal_case(count_field),),
-                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {entry_count(length)}; "
-                "leave the count out or send the array's length", count, str(length), self.page(),
+                named(pascal_case(count_field)) + f" is {count} but " + named(pascal_case(array_field))
+                + f" has {entry_count(length)}; leave the count out or send the array's length", count, str(length),
+                self.page(),
             )  # fmt: skip
 
     def one_entry_per_dimension(self, *array_fields: str, rank: int | None = None) -> Iterator[Violation]:
@@ -333,7 +332,7 @@ class OperatorDesc(CompletedDescriptor):
                 name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
-                    f"{name} has {entry_count(len(values))} but the tensors have "
+                    named(name) + f" has {entry_count(len(values))} but the tensors have "
                     f"{counted(wanted, 'dimension')}; send one entry per dimension", list(values),
                     entry_count(wanted), self.page(),
                 )  # fmt: skip
@@ -349,7 +348,7 @@ class OperatorDesc(CompletedDescriptor):
         if not 0 <= axis < rank:
             yield self.broken(
                 "axis", (pascal_case(field),),
-                f"{pascal_case(field)} is {axis}, but there are {rank} dimensions: 0 to {rank - 1}", axis,
+                named(pascal_case(field)) + f" is {axis}, but there are {rank} dimensions: 0 to {rank - 1}", axis,
                 f"0 to {rank - 1}",
             )  # fmt: skip
 
@@ -375,18 +374,18 @@ def output_settings(violation: Violation) -> tuple[str, ...]:
 
     Empty for other violations.
     """
-    if violation.code != "field-missing" or not str(violation.path[-1]).startswith("Output"):
-        return ()
-    words = {"DataType": "output_data_type", "Sizes": "output_sizes"}
-    return tuple([name for word, name in words.items() if word in violation.expected])
+    settings = {"DataType": "output_data_type", "Sizes": "output_sizes"}
+    return tuple([settings[member] for member in violation.members])
 
 
 def in_attribute_names(cls: type[OperatorDesc], violations: Sequence[Violation]) -> list[Violation]:
     """The violations with messages that say `scale_size` instead of `ScaleSize`, for callers who sent no document."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    return [
-        replace(v, message=_FIELD_NAME.sub(lambda word: names.get(word[0], word[0]), v.message)) for v in violations
-    ]
+
+    def in_snake_case(reference: Reference) -> str:
+        return reference.text_of(names.get(reference.name, reference.name))
+
+    return [replace(v, message=worded(v.message, in_snake_case)) for v in violations]
 
 
 def _slot_of(path: TensorPath) -> str:

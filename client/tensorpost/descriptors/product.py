@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from ..values.sentences import named
 from .activation import Activation, WithFusedActivation, fused
 from .clip import ElementWiseClipOperatorDesc
 from .completion import Given, Output
@@ -94,7 +95,8 @@ class MatrixProduct(OperatorDesc):
             _matrix(sizes, getattr(self, name, none)) for name, sizes in (("trans_a", a), ("trans_b", b))
         )
         if inner != other:
-            message = f"A has {inner} columns and B {other} rows, after TransA and TransB; they must be equal"
+            message = f"A has {inner} columns and B {other} rows, after " + named("TransA") + " and " + named("TransB")
+            message += "; they must be equal"
             yield self.broken("inner-sizes", ("BTensor", "Sizes"), message, list(b), f"{inner} rows")
         yield from self.sizes_are([*a[:-2], *b[-2:]], "A's before the last two", "b_tensor")
         for output in self.output_layouts(Given(vars(self))):

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .activation import Activation, FusedActivation, newer_activations
 from .completion import Given, Inferred, packed
 from .feature_levels import FeatureLevel
@@ -243,5 +244,5 @@ class LstmOperatorDesc(Recurrent):
         """A threshold that is used is not negative."""
         yield from super().operator_rules()
         if self.use_clip_threshold and self.clip_threshold < 0:
-            message = "ClipThreshold is a magnitude"
+            message = named("ClipThreshold") + " is a magnitude"
             yield self.broken("clip-threshold", ("ClipThreshold",), message, self.clip_threshold, "0 or above")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Output, with_size
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import OperatorDesc
@@ -145,8 +146,9 @@ class Selection(OperatorDesc):
         """Both outputs; positions are UINT32."""
         source = given.tensor("input_tensor")
         sizes = with_size(source.sizes, given.axis("axis", len(source.sizes)), given.integer("k"))
-        yield Output("output_value_tensor", source.data_type, sizes, "the input's with K for the axis")
-        yield Output("output_index_tensor", TensorDataType.UINT32, sizes, "the input's with K for the axis")
+        why = "the input's with " + named("K") + " for the axis"
+        yield Output("output_value_tensor", source.data_type, sizes, why)
+        yield Output("output_index_tensor", TensorDataType.UINT32, sizes, why)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The axis is a dimension, and has K elements."""
@@ -154,7 +156,7 @@ class Selection(OperatorDesc):
         sizes = self.input_tensor.sizes
         yield from self.axis_is_below(len(sizes))
         if self.axis < len(sizes) and not 1 <= self.k <= sizes[self.axis]:
-            message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
+            message = named("K") + f" is {self.k}, but the axis has {sizes[self.axis]} elements"
             yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
 
 

@@ -28,6 +28,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .base import Descriptor
 from .completion import Given, Inferred, Output, packed
 from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
@@ -221,7 +222,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
         products = [height * scale.height, width * scale.width]
         # A product that is too large is the scale's fault, which the rules name.
         legal = len(source.sizes) in (4, 5) and all(0 < product <= UINT_MAX for product in products)
-        why = "the input's with height and width times ScaleSize" if legal else ""
+        why = "the input's with height and width times " + named("ScaleSize") if legal else ""
         sizes = [*untouched, *[min(product, UINT_MAX) for product in products]]
         yield Output("output_tensor", source.data_type, sizes, why)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Inferred, Output, packed
 from .fields import UINT_MAX, Bool, CEnum, Float, UInt
 from .operator_desc import OperatorDesc
@@ -60,7 +61,7 @@ class RoiPoolingOperatorDesc(OperatorDesc):
         size = given.structure(Size2D, "pooled_size")
         if size is not None and len(source.sizes) == len(regions.sizes) == 4:
             sizes = [regions.sizes[2], source.sizes[1], size.height, size.width]
-            yield Output("output_tensor", source.data_type, sizes, "regions, channels and PooledSize")
+            yield Output("output_tensor", source.data_type, sizes, "regions, channels and " + named("PooledSize"))
 
     def operator_rules(self) -> Iterator[Violation]:
         """Types, ranks and sizes fit."""
@@ -125,7 +126,7 @@ class RoiAligning(OperatorDesc):
                 yield self.broken("scale-negative", (name,), "must be 0 or more", scale, "at least 0")
         least, most = self.minimum_samples_per_output, self.maximum_samples_per_output
         if not 1 <= least <= most:
-            message = f"must be at least 1 and at most MaximumSamplesPerOutput, which is {most}"
+            message = "must be at least 1 and at most " + named("MaximumSamplesPerOutput") + f", which is {most}"
             yield self.broken("samples", ("MinimumSamplesPerOutput",), message, least, f"1 to {most}")
         if self.reduction_function not in (ReduceFunction.AVERAGE, ReduceFunction.MAX):
             found = self.reduction_function.name

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..values.problems import Violation
+from ..values.sentences import named
 from .completion import Given, Output
 from .fields import FactorArray, UInt, count_of
 from .operator_desc import OperatorDesc
@@ -56,7 +57,9 @@ class TileOperatorDesc(OperatorDesc):
         """Where repeats are missing the output has the input's sizes."""
         tensor, repeats = given.tensor("input_tensor"), given.integers("repeats")
         sizes = [size * repeat for size, repeat in zip(tensor.sizes, repeats, strict=False)]
-        why = "InputTensor.Sizes times Repeats" if len(repeats) == len(tensor.sizes) and all(repeats) else ""
+        why = (
+            "InputTensor.Sizes times " + named("Repeats") if len(repeats) == len(tensor.sizes) and all(repeats) else ""
+        )
         yield Output("output_tensor", tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]], why)
 
     def operator_rules(self) -> Iterator[Violation]:

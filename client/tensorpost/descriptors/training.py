@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from ..values.datatypes import TensorDataType
 from ..values.problems import Violation, counted
+from ..values.sentences import named
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt
@@ -78,7 +79,7 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) <= 1:
                 path = (self.names_of_fields()[name],)
-                yield self.broken("beta", path, f"{path[0]} is a weight", getattr(self, name), "0 to 1")
+                yield self.broken("beta", path, named(path[0]) + " is a weight", getattr(self, name), "0 to 1")
 
 
 class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):

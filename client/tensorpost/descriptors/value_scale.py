@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..values.problems import Violation, entry_count
+from ..values.sentences import named
 from .fields import Float, FloatArray, UInt, count_of
 from .operator_desc import OperatorDesc
 from .tensor import BufferTensorDesc
@@ -44,5 +45,6 @@ class ValueScale2DOperatorDesc(OperatorDesc):
             message = f"VALUE_SCALE_2D takes N, C, H, W, not {len(sizes)} dimensions"
             yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
         elif len(self.bias) not in (1, 3) or len(self.bias) != sizes[1]:
-            message = f"Bias has {entry_count(len(self.bias))}, but there are {sizes[1]} channels; 1 and 3 are allowed"
+            message = named("Bias") + f" has {entry_count(len(self.bias))}, but there are {sizes[1]} channels"
+            message += "; 1 and 3 are allowed"
             yield self.broken("channels", ("Bias",), message, list(self.bias), "1 or 3, one for each channel")

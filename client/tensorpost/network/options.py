@@ -67,8 +67,8 @@ class Timeout:
         if timeout is not None and not _is_positive(timeout):
             raise InvalidParameter(f"timeout is {timeout!r}{_HINT}")
         first = _CONNECT_SECONDS if timeout is None else min(_CONNECT_SECONDS, timeout)
-        given = {"connect": connect, "read": read, "write": write, "pool": pool, "total": total}
-        for name, value in given.items():
+        phases = {"connect": connect, "read": read, "write": write, "pool": pool, "total": total}
+        for name, value in phases.items():
             seconds = value if not isinstance(value, _Unset) else first if name == "connect" else timeout
             if seconds is not None and not _is_positive(seconds):
                 raise InvalidParameter(f"timeout's {name} is {seconds!r}{_HINT}")

@@ -58,28 +58,28 @@ class Origin:
             InvalidParameter: no http or https URL, or one with a query, a fragment or credentials.
         """
         hint = "; write, for instance, http://127.0.0.1:8000"
-        given = f"base_url {base_url[:100]!r}"
+        argument = f"base_url {base_url[:100]!r}"
         try:
             url = urlsplit(base_url if "://" in base_url or not _NO_SCHEME.match(base_url) else f"http://{base_url}")
             port = url.port
         except ValueError as error:
-            raise InvalidParameter(f"{given} is not a URL: {error}{hint}") from None
+            raise InvalidParameter(f"{argument} is not a URL: {error}{hint}") from None
         if url.scheme not in _DEFAULT_PORTS or not url.hostname:
-            raise InvalidParameter(f"{given} is not an http or https URL with a host{hint}")
+            raise InvalidParameter(f"{argument} is not an http or https URL with a host{hint}")
         if uds is not None and url.scheme != "http":
-            raise InvalidParameter(f"{given}: over a Unix socket there is http only")
+            raise InvalidParameter(f"{argument}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:
             raise InvalidParameter("base_url must have no query, fragment or credentials; a key goes into api_key=")
         if url.path.rstrip("/") == "/v1":
-            raise InvalidParameter(f"{given} must be the server's address without /v1; calls add their paths to it")
+            raise InvalidParameter(f"{argument} must be the server's address without /v1; calls add their paths to it")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:
-            raise InvalidParameter(f"{given} has port 0, on which no server can listen{hint}")
+            raise InvalidParameter(f"{argument} has port 0, on which no server can listen{hint}")
         try:
             host = url.hostname if url.hostname.isascii() else url.hostname.encode("idna").decode("ascii")
         except UnicodeError as error:
-            raise InvalidParameter(f"{given} has no host that can be looked up: {error}") from None
+            raise InvalidParameter(f"{argument} has no host that can be looked up: {error}") from None
         port = port or _DEFAULT_PORTS[url.scheme]
         return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 

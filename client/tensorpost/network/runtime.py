@@ -46,8 +46,8 @@ def _poll(sock: socket.socket, events: int, seconds: float | None) -> int:
     if hasattr(select, "poll"):  # a tenth of the time that `selectors` takes for the same
         poll = select.poll()
         poll.register(sock, events)
-        found = poll.poll(None if seconds is None else math.ceil(seconds * 1000))
-        return found[0][1] & events or events if found else 0
+        ready = poll.poll(None if seconds is None else math.ceil(seconds * 1000))
+        return ready[0][1] & events or events if ready else 0
     # Windows, where select() has no highest descriptor, and says that connecting failed in its third list.
     to_read, to_write = [sock] if events & READ else [], [sock] if events & WRITE else []
     reading, writing, failed = select.select(to_read, to_write, to_write, seconds)

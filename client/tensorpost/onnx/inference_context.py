@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from ..values.sentences import named
 from .operator_schema import OnnxSchema
 from .parameters import Parameters
 from .report import Path, Report
@@ -97,7 +98,7 @@ class InferenceContext:
         if numbers is None and default is not None:
             return default
         if numbers is None or len(numbers) != 1:
-            self.refuse("array-length", self.place(name), f"{name} must be one number", numbers, "one number")
+            self.refuse("array-length", self.place(name), named(name) + " must be one number", numbers, "one number")
         return numbers[0]
 
     def axis(self, name: str, rank: int, default: int | None = None, *, end: bool = False) -> int:
@@ -119,7 +120,7 @@ class InferenceContext:
         path = self.place(name)
         axes = tuple(self._axis(axis, rank, (*path, index), rank) for index, axis in enumerate(numbers))
         if len(set(axes)) < len(axes):
-            self.refuse("axis-repeated", path, f"{name} names an axis twice", list(numbers), "distinct axes")
+            self.refuse("axis-repeated", path, named(name) + " names an axis twice", list(numbers), "distinct axes")
         return axes
 
     def _axis(self, axis: int, stop: int, path: Path, rank: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ..values.problems import counted
+from ..values.sentences import named
 from .directml_twins import (
     DirectmlTwin,
     descriptor,
@@ -141,7 +142,7 @@ def _matmul_integer(context: InferenceContext) -> InferredOutputs:
         zero = context.tensors.get(name)
         matrix = context.tensors[name[0].upper()].shape
         if zero is not None and math.prod(zero.shape) != 1 and (len(matrix) < 2 or zero.shape != (matrix[axis],)):
-            message = f"{name} must be one number, or one for each row of A or column of B"
+            message = named(name) + " must be one number, or one for each row of A or column of B"
             context.refuse("shapes-differ", ("inputs", name), message, list(zero.shape), f"[] or [{matrix[axis]}]")
     present = tuple(name for name in ("a_zero_point", "b_zero_point") if name in context.tensors)
     return product._replace(parameters=replace(parameters, zeros=present))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..values.datatypes import DATA_TYPES
 from ..values.problems import entry_count
+from ..values.sentences import named
 from .directml_twins import (
     DirectmlTwin,
     descriptor,
@@ -124,7 +125,7 @@ def _transposed(context: InferenceContext) -> InferredOutputs:
     perm = context.integers("perm")
     perm = tuple(reversed(range(len(shape)))) if perm is None else perm
     if sorted(perm) != list(range(len(shape))):
-        message = f"perm must list each of {len(shape)} axes once, not {list(perm)}"
+        message = named("perm") + f" must list each of {len(shape)} axes once, not {list(perm)}"
         context.refuse("axis", ("attributes", "perm"), message, list(perm), f"each of 0 to {len(shape) - 1} once")
     return InferredOutputs([tuple(shape[axis] for axis in perm)], TransposeParameters(perm))
 
@@ -199,7 +200,8 @@ def _padded(context: InferenceContext) -> InferredOutputs:
     axes = tuple(range(len(shape))) if axes is None else axes
     if len(pads) != 2 * len(axes):
         message = (
-            f"{name} has {entry_count(len(pads))}; it needs a start for each of {len(axes)} axes, then an end for each"
+            named(name)
+            + f" has {entry_count(len(pads))}; it needs a start for each of {len(axes)} axes, then an end for each"
         )
         context.refuse("array-length", context.place(name), message, list(pads), f"{2 * len(axes)} entries")
     before, after = [0] * len(shape), [0] * len(shape)
@@ -215,7 +217,9 @@ def _padded(context: InferenceContext) -> InferredOutputs:
         )
     value = context.values.get("constant_value", (context.attributes.get("value", 0),))
     if len(value) > 1:
-        context.refuse("array-length", ("inputs", "constant_value"), "constant_value must be one number", None, "one")
+        context.refuse(
+            "array-length", ("inputs", "constant_value"), named("constant_value") + " must be one number", None, "one"
+        )
     return InferredOutputs([output], PadParameters(tuple(before), mode, value[0] if value else 0))
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..values.datatypes import BOOLEANS, DATA_TYPES, data_type
 from ..values.onnx_package import tensor_of_proto
 from ..values.problems import InvalidDescriptor, entry_count
+from ..values.sentences import named
 from .operator_schema import AttributeType, AttributeValue, InputValues, OnnxAttribute, OnnxInput, OnnxSchema
 from .report import Path, Report, did_you_mean
 from .schemas import ONNX_OPERATORS, WRITTEN_BY_HAND
@@ -62,7 +63,7 @@ def read_tensors(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) 
                 _read_tensor(schema, slot, slot.name, raw, tensors, report)
             missing = raw is None and not slot.optional
         if missing:
-            message = f"{schema.name} needs the input {slot.name}, described by its type and shape"
+            message = f"{schema.name} needs the input " + named(slot.name) + ", described by its type and shape"
             report.add("input-missing", ("inputs", slot.name), message, None, "a tensor")
     return tensors
 
@@ -191,7 +192,7 @@ def read_values(
                 values[slot.name] = entries
         elif not slot.optional:
             hint = "; it may be empty" if schema.name == "Resize-11" else ""
-            message = f"{schema.name} needs the input {slot.name}{hint}"
+            message = f"{schema.name} needs the input " + named(slot.name) + hint
             report.add("input-missing", ("inputs", slot.name), message, None, "an array")
     return values
 
@@ -211,7 +212,7 @@ def _read_value(
     if isinstance(raw, Mapping):
         content = cast("Mapping[str, Any]", raw)
         if not {"data_type", "data"} <= content.keys():
-            message = f"{slot.name} belongs to the node by value: an array of numbers, or its data_type and data"
+            message = named(slot.name) + " belongs to the node by value: an array of numbers, or its data_type and data"
             report.add("not-an-array", path, message, None, "an array of numbers")
             return ()
         raw = content["data"]
@@ -222,11 +223,11 @@ def _read_value(
         allowed = ("int64", tensor.data_type) if is_number and tensor is not None else slot.types
         if array.dtype.name not in allowed:
             names = " or ".join(f"tensor({data_type(name).onnx})" for name in allowed)
-            message = f"{slot.name} is an array of {array.dtype.name}; it must be {names}"
+            message = named(slot.name) + f" is an array of {array.dtype.name}; it must be {names}"
             report.add("input-type", path, message, array.dtype.name, names)
             return ()
         if array.ndim > 1:
-            message = f"{slot.name} has {array.ndim} dimensions; it must have one"
+            message = named(slot.name) + f" has {array.ndim} dimensions; it must have one"
             report.add("input-shape", path, message, list(array.shape), "one dimension")
             return ()
         if array.dtype.kind == "b":
@@ -236,16 +237,16 @@ def _read_value(
     if is_number and not isinstance(raw, (list, tuple)):
         raw = [raw]
     if not isinstance(raw, (list, tuple)):
-        message = f"{slot.name} must be a one-dimensional array of numbers"
+        message = named(slot.name) + " must be a one-dimensional array of numbers"
         report.add("not-an-array", path, message, raw, "an array of numbers")
         return ()
     items = cast("Sequence[object]", raw)
     if len(items) > MOST_ENTRIES:
-        message = f"{slot.name} has more than {MOST_ENTRIES} entries, and no tensor has as many dimensions"
+        message = named(slot.name) + f" has more than {MOST_ENTRIES} entries, and no tensor has as many dimensions"
         report.add("array-length", path, message, list(items[:8]), f"at most {MOST_ENTRIES} entries")
         return ()
     if is_number and len(items) != 1:
-        message = f"{slot.name} has {entry_count(len(items))}; it must be one number"
+        message = named(slot.name) + f" has {entry_count(len(items))}; it must be one number"
         report.add("array-length", path, message, list(items), "one number, of rank 0 or shape [1]")
         return ()
     kind = kind_of(slot)
@@ -301,7 +302,7 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
         if raw is not None:
             value = _read_attribute(schema, entry, raw, report)
         elif entry.required:
-            message = f"{schema.name} needs the attribute {entry.name}"
+            message = f"{schema.name} needs the attribute " + named(entry.name)
             report.add("attribute-missing", ("attributes", entry.name), message, None, entry.type)
         if value is None:
             value = entry.default  # after a violation, so that the other rules can still be looked at
@@ -316,13 +317,15 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, raw: Any, report: 
     if entry.type == "STRING":
         value = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
         if not isinstance(value, str):
-            report.add("attribute-type", path, f"{entry.name} must be a text", raw, "a text")
+            report.add("attribute-type", path, named(entry.name) + " must be a text", raw, "a text")
             return None
     elif entry.type == "INT":
         if entry.name in TYPE_ATTRIBUTES and isinstance(raw, (str, type, np.dtype)):
             raw = _ALIASES.get(raw.lower(), raw) if isinstance(raw, str) else cast("Any", raw)
             if not _is_type(raw):
-                message = f"{entry.name} is {_shown_type(raw)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
+                message = (
+                    named(entry.name) + f" is {_shown_type(raw)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
+                )
                 report.add("attribute-value", path, message, _shown_type(raw), "an element type")
                 return None
             raw = data_type(raw).onnx_code
@@ -334,13 +337,15 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, raw: Any, report: 
         if value is not None:
             value = _to_float32(value)
             if not math.isfinite(value):
-                message = f"{entry.name} must be a finite number that float32 can hold"
+                message = named(entry.name) + " must be a finite number that float32 can hold"
                 report.add("attribute-value", path, message, str(raw)[:40], "a finite float32")
                 return None
     else:
         items = raw.tolist() if hasattr(raw, "tolist") else raw
         if not isinstance(items, (list, tuple)):
-            report.add("attribute-type", path, f"{entry.name} must be an array of numbers", raw, "an array of numbers")
+            report.add(
+                "attribute-type", path, named(entry.name) + " must be an array of numbers", raw, "an array of numbers"
+            )
             return None
         before, kind = len(report.violations), "int" if entry.type == "INTS" else "float"
         read = [_read_number(x, (*path, i), kind, report) for i, x in enumerate(cast("Sequence[object]", items))]
@@ -351,7 +356,7 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, raw: Any, report: 
     if entry.choices and isinstance(value, str) and value not in entry.choices:
         value = next((choice for choice in entry.choices if str(choice).lower() == value.lower()), value)
     if entry.choices and value is not None and value not in entry.choices:
-        message = f"{schema.name} does not take {entry.name} {str(value)[:60]!r}"
+        message = f"{schema.name} does not take " + named(entry.name) + f" {str(value)[:60]!r}"
         message += _elsewhere(schema, lambda other: _offers(other, entry.name, value)) or (
             did_you_mean(value, map(str, entry.choices)) if isinstance(value, str) else ""
         )
@@ -373,7 +378,7 @@ def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeV
     path = ("attributes", entry.name)
     number = items[0] if len(items) == 1 and isinstance(items[0], (int, float)) else None
     if number is None or not isinstance(name, str) or not _is_type(name):
-        message = f"{entry.name} must be a tensor of one number: its data_type, shape [1] and data"
+        message = named(entry.name) + " must be a tensor of one number: its data_type, shape [1] and data"
         report.add("attribute-type", path, message, None, '{"data_type": "float", "shape": [1], "data": [0]}')
         return None
     kind = data_type(name)

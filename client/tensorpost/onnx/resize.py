@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..values.problems import counted, entry_count
+from ..values.sentences import named
 from .exact_lines import floors
 from .inference_context import Broken, InferenceContext, InferredOutputs
 from .operator_row import OperatorRow
@@ -321,13 +322,13 @@ def _scale_rules(context: InferenceContext, count: int | None) -> None:
         if entries is not None and count is not None and len(entries) != count:
             context.report.add(
                 "array-length", context.place(name),
-                f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; "
+                named(name) + f" has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; "
                 "send one entry for each", list(entries), entry_count(count),
             )  # fmt: skip
     if scales is None and not context.schema.input("sizes") and count and _was_sent(context, "scales"):
         context.report.add(
             "array-length", context.place("scales"),
-            f"scales is empty but the input has {counted(count, 'dimension')}", [], entry_count(count),
+            named("scales") + f" is empty but the input has {counted(count, 'dimension')}", [], entry_count(count),
         )  # fmt: skip
     at_least_1 = context.schema.op_type == "Upsample"
     for index, scale in enumerate(scales or ()):
@@ -372,7 +373,8 @@ def _roi(context: InferenceContext, axes: tuple[int, ...]) -> dict[int, tuple[Fr
         of_what = "the axes" if "axes" in context.attributes else "the input's dimensions"
         context.report.add(
             "array-length", ("inputs", "roi"),
-            f"roi has {entry_count(len(roi))}; it needs a start for each of {of_what}, then an end for each",
+            named("roi") + f" has {entry_count(len(roi))}; it needs a start for each of {of_what}, then an end "
+                "for each",
             list(roi),
             f"{2 * count} numbers" + ("" if crops else f", or none, since {_coordinates(context)} does not use them"),
         )  # fmt: skip

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from ..values.problems import counted, entry_count
+from ..values.sentences import named
 from .inference_context import Broken, InferenceContext, InferredOutputs
 from .operator_row import OperatorRow
 from .parameters import Parameters
@@ -55,12 +56,13 @@ def _tile_6(context: InferenceContext) -> Tiling | None:
     if repeats is None:
         return None
     if len(repeats) != rank:
-        message = f"repeats has {entry_count(len(repeats))} but the input has {counted(rank, 'dimension')}; send "
-        message += "one entry per dimension (unlike NumPy's tile, nothing is broadcast)"
+        message = named("repeats") + f" has {entry_count(len(repeats))} but " + named("input", text="the input")
+        message += f" has {counted(rank, 'dimension')}; send one entry per dimension (unlike NumPy's tile, nothing is "
+        message += "broadcast)"
         broken("array-length", ("inputs", "repeats"), message, list(repeats), entry_count(rank))
     for axis, repeat in enumerate(repeats):
         if repeat < 0:
-            message = f"repeats[{axis}] is {repeat}; it cannot be negative"
+            message = named("repeats", axis) + f" is {repeat}; it cannot be negative"
             broken("repeat-negative", ("inputs", "repeats", axis), message, repeat, "0 or more")
     return Tiling(tuple(int(repeat) for repeat in repeats))
 
@@ -75,14 +77,14 @@ def _tile_1(context: InferenceContext) -> Tiling | None:
             if math.isfinite(value) and value == int(value):
                 numbers[name] = int(value)
             else:
-                message = f"{name} is {value}; it must be a whole number (2 and 2.0 are, 2.5 is not)"
+                message = named(name) + f" is {value}; it must be a whole number (2 and 2.0 are, 2.5 is not)"
                 broken("count-not-whole", ("inputs", name), message, str(value), "a whole number")
     if len(set(forms.values())) > 1:
         message = f"tiles is given as {forms['tiles']} but axis as {forms['axis']}; send both as int64, or both as the "
         message += "data's own type"
         broken("forms-differ", ("inputs", "axis"), message, forms["axis"], forms["tiles"])
     if numbers.get("tiles", 0) < 0:
-        message = f"tiles is {numbers['tiles']}; it cannot be negative"
+        message = named("tiles") + f" is {numbers['tiles']}; it cannot be negative"
         broken("repeat-negative", ("inputs", "tiles"), message, numbers["tiles"], "0 or more")
     if not -rank <= numbers.get("axis", 0) < max(rank, 1):
         message = f"axis {numbers['axis']} does not exist in an input of {rank} dimensions"

@@ -218,14 +218,14 @@ class ManyServers:
                 tried.clear()
 
     async def _attempt(self, server: _ServerState, request: Request, deadline: Deadline) -> Response:
-        share, own = _Share(server, self._lock), deadline.for_origin(server.transport.origin)
+        share, own_deadline = _Share(server, self._lock), deadline.for_origin(server.transport.origin)
         share.set(request.content_length + _HEAD_BYTES)
         try:
             if server.failures and request.content_length >= _PROBE_BYTES:
                 probe = Request("GET", "/v2/health/ready", (("accept", "application/json"),))
-                async with await server.transport.attempt(probe, own) as response:
+                async with await server.transport.attempt(probe, own_deadline) as response:
                     await response.read()
-            response = await server.transport.attempt(request, own)
+            response = await server.transport.attempt(request, own_deadline)
         except BaseException as error:
             share.end()
             self._note(server, error)
@@ -283,13 +283,13 @@ class ManyServers:
             if self._servers:
                 return
             raise ConnectFailed(f"{origin.host} has no address: {error}; is this its name?") from error
-        found = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         known = {server.transport.origin.address: server for server in self._servers}
-        added = [_ServerState(self._at_address(address)) for address in found if address not in known]
+        added = [_ServerState(self._at_address(address)) for address in addresses if address not in known]
         with self._lock:
-            self._servers = [known[address] for address in found if address in known] + added
+            self._servers = [known[address] for address in addresses if address in known] + added
         for address, server in known.items():
-            if address not in found:
+            if address not in addresses:
                 await server.transport.close()  # calls under way keep their connection until they end
 
 

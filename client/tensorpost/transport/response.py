@@ -158,16 +158,16 @@ class Response(ABC):
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is not a readable frame: {error.detail}") from error
-        found = [(entry.data_type, entry.shape) for entry in head.tensors]
-        if found != [*wanted]:
-            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
+        carried = [(entry.data_type, entry.shape) for entry in head.tensors]
+        if carried != [*wanted]:
+            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (carried, wanted))
             raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
         return head.metadata
 
     def _require_type(self, what: str, *media_types: str) -> None:
-        if (found := self._media_type) not in media_types:
+        if (actual := self._media_type) not in media_types:
             raise self.fault(
-                f"the answer is {found[:60] or 'of no type'}, not {what} ({media_types[0]}); is there a tensorpost "
+                f"the answer is {actual[:60] or 'of no type'}, not {what} ({media_types[0]}); is there a tensorpost "
                 "server there?"
             )
 
@@ -200,11 +200,11 @@ class Response(ABC):
         """The RFC 9457 document of an error, or one made up for errors from something in front of the server."""
         if self._media_type in ("application/problem+json", "application/json"):
             try:
-                found: object = read_json(body, max_bytes=_MOST_PROBLEM_BYTES)
+                document: object = read_json(body, max_bytes=_MOST_PROBLEM_BYTES)
             except InvalidRequest:
-                found = None  # shown as the text that it is
-            if isinstance(found, dict):
-                return cast("dict[str, Any]", found)
+                document = None  # shown as the text that it is
+            if isinstance(document, dict):
+                return cast("dict[str, Any]", document)
         if 300 <= self.status < 400:
             target = self.headers.get("location", "nowhere")[:_LONGEST_QUOTE]
             return {"detail": f"redirected to {target}; redirects are not followed, use the server's own URL"}

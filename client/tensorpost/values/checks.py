@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from .datatypes import BOOLEANS
@@ -20,7 +20,7 @@ def shown(value: object) -> str:
     return repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(presentable(value))
 
 
-def whole_number(name: str, value: object, least: int, hint: str = "") -> int:
+def whole_number(name: str, value: object, least: int | None = None, hint: str = "") -> int:
     """A whole number as Python's, NumPy's included; booleans, texts and floating-point numbers are none.
 
     Raises:
@@ -30,9 +30,31 @@ def whole_number(name: str, value: object, least: int, hint: str = "") -> int:
         number = None if isinstance(value, BOOLEANS) else operator.index(cast("Any", value))
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise InvalidParameter(f"{name} is {shown(value)}; it must be a whole number of at least {least}{hint}")
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise InvalidParameter(name + f" is {shown(value)}; it must be a whole number{bound}{hint}")
     return number
+
+
+def real_number(name: str, value: object) -> float:
+    """A number of any kind as Python's; truth values and texts are none.
+
+    Raises:
+        InvalidParameter: it is no number, or larger than a float can be.
+    """
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        return float(cast("Any", value))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidParameter(name + f" is {shown(value)}; it must be a number") from None
+
+
+def entries_of(value: object) -> list[object] | None:
+    """The entries of a sequence; None for a text and for what has no entries, such as a number."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return None
+    return list(cast("Iterable[object]", value))
 
 
 def text(name: str, value: object, expected: str) -> str:
@@ -60,7 +82,7 @@ def headers_of(headers: object) -> dict[str, str]:
             f"headers is {shown(headers)}; it must be a mapping from names to texts, for instance "
             '{"Authorization": "Bearer ..."}'
         )
-    found: dict[str, str] = {}
+    checked: dict[str, str] = {}
     for name, value in cast("Mapping[object, object]", headers).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidParameter(f"header {shown(name)} is {shown(value)}; its name and its value must be texts")
@@ -69,5 +91,5 @@ def headers_of(headers: object) -> dict[str, str]:
                 f"header {name[:60]!r} holds what no header may: a name of letters, digits and hyphens, and a "
                 "value of printable ASCII in one line, without spaces around it"
             )
-        found[name.lower()] = value
-    return found
+        checked[name.lower()] = value
+    return checked

@@ -80,9 +80,9 @@ def pack(elements: Any) -> Any:
         elements: one-dimensional array of 8-bit integers, of NumPy or CuPy.
     """
     halves = elements.view("uint8") & 15
-    made = halves[::2].copy()
-    made[: len(halves) // 2] |= halves[1::2] << 4
-    return made
+    packed = halves[::2].copy()
+    packed[: len(halves) // 2] |= halves[1::2] << 4
+    return packed
 
 
 def unpack(block: Any, *, signed: bool) -> Any:
@@ -92,7 +92,7 @@ def unpack(block: Any, *, signed: bool) -> Any:
         block: one-dimensional array of bytes, of NumPy or CuPy.
         signed: whether the elements are two's complements.
     """
-    made = block.repeat(2)
-    made[1::2] >>= 4
-    made &= 15
-    return ((made ^ 8) - 8).view("int8") if signed else made
+    elements = block.repeat(2)
+    elements[1::2] >>= 4
+    elements &= 15
+    return ((elements ^ 8) - 8).view("int8") if signed else elements

@@ -44,7 +44,7 @@ def schema_row(schema: Any) -> dict[str, Any]:
     return {
         "inputs": [_parameter(entry, types) for entry in schema.inputs],
         "outputs": [_parameter(entry, types) for entry in schema.outputs],
-        "types": {name: " ".join(found) for name, found in types.items()},
+        "types": {name: " ".join(names) for name, names in types.items()},
         "attributes": attributes,
     }
 
@@ -126,8 +126,8 @@ def infer_model(node: Mapping[str, Any]) -> InferredModel:
             model = _model(node, onnx, scalars=scalars)
             model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
             onnx.checker.check_model(model)
-            found = [_output(value) for value in model.graph.output]
-            return InferredModel("", model.SerializeToString(deterministic=True), found)
+            outputs = [_output(value) for value in model.graph.output]
+            return InferredModel("", model.SerializeToString(deterministic=True), outputs)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 # of C++, of protobuf and of Python, of many classes; all refuse the node
@@ -145,10 +145,10 @@ def _model(node: Mapping[str, Any], onnx: Any, *, scalars: bool) -> Any:
     helper = onnx.helper
     tensors = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in node["tensors"]]
     attributes = {name: _attribute(value, onnx) for name, value in node["attributes"].items()}
-    made = helper.make_node(node["op_type"], node["inputs"], node["outputs"], **attributes)
+    proto = helper.make_node(node["op_type"], node["inputs"], node["outputs"], **attributes)
     outputs = [helper.make_empty_tensor_value_info(name) for name in node["outputs"]]
     constants = [_constant(name, kind, values, onnx, scalars=scalars) for name, kind, values in node["constants"]]
-    graph = helper.make_graph([made], node["op_type"], tensors, outputs, constants)
+    graph = helper.make_graph([proto], node["op_type"], tensors, outputs, constants)
     opset = helper.make_opsetid("", node["version"])
     return helper.make_model(graph, opset_imports=[opset], ir_version=8, producer_name="tensorpost")
 

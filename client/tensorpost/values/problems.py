@@ -246,6 +246,7 @@ class Violation:
         value: what was found there.
         expected: what would have been right.
         source: the document and section the rule comes from.
+        members: members of a missing tensor that do not follow from the rest, `DataType`, `Sizes` or both. Not sent.
     """
 
     code: str
@@ -254,6 +255,7 @@ class Violation:
     value: object = None
     expected: str = ""
     source: str = ""
+    members: tuple[str, ...] = ()
 
     def prefixed(self, *prefix: str | int) -> Violation:
         """The same violation seen from further up the document."""
@@ -592,13 +594,13 @@ class IncompleteBody(ConnectionProblem):
 
 def problem_classes() -> Mapping[str, type[TensorpostError]]:
     """Every class by its code, the abstract ones included."""
-    found: dict[str, type[TensorpostError]] = {}
+    classes: dict[str, type[TensorpostError]] = {}
     todo: list[type[TensorpostError]] = [TensorpostError]
     while todo:
         cls = todo.pop()
-        found.setdefault(cls.code, cls)  # a subclass without a code of its own does not stand in for its parent
+        classes.setdefault(cls.code, cls)  # a subclass without a code of its own does not stand in for its parent
         todo.extend(cls.__subclasses__())
-    return found
+    return classes
 
 
 def from_problem(document: Mapping[str, Any], status: int, request_id: str | None = None) -> TensorpostError:

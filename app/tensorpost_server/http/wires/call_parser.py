@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -19,6 +18,7 @@ from tensorpost.values.problems import (
     json_path,
     nearest,
 )
+from tensorpost.values.sentences import references_of
 
 from ..calls.call import AnnouncedTensor, RunOptions
 
@@ -241,9 +241,10 @@ def led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> Inva
         names: the parameter of each of those.
     """
     first, count = error.violations[0], len(error.violations)
-    name = names.get(str(first.path[1])) if len(first.path) > 1 else None
+    field = str(first.path[1]) if len(first.path) > 1 else ""
+    name = names.get(field)
     if name is None:
         return error
-    is_named = re.search(rf"\b{re.escape(name)}\b", first.message)
+    is_named = any(reference.name == field for reference in references_of(first.message))
     lead = "" if is_named else f"parameter {name}{json_path(first.path[2:])[1:]}: "
     return type(error)(f"{lead}{first.message}" + (f" (and {count - 1} more)" if count > 1 else ""), error.violations)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from operator import itemgetter
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from tensorpost.values.problems import (
     UnknownOperator,
     Violation,
 )
+from tensorpost.values.sentences import named
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (
@@ -119,18 +121,20 @@ def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> Invali
     violations = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
     for index, violation in enumerate(violations):
         if settings := output_settings(violation):
-            violations[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
-            names[str(violation.path[-1])] = settings[0]
+            field = str(violation.path[-1])
+            message = _required(field, settings) + ", since the output does not follow"
+            violations[index], names[field] = replace(violation, message=message), settings[0]
     return led_by_parameter(type(error).of(violations), names)
 
 
-def _required(settings: Sequence[str]) -> str:
+def _required(field: str, settings: Sequence[str]) -> str:
     """What of an output a query has to say."""
-    what = {
-        "output_data_type": "output_data_type is required: the output's type, as in output_data_type=FLOAT32",
-        "output_sizes": "output_sizes is required, as in output_sizes=1,1,4,4",
+    advice = {
+        "output_data_type": " is required: the output's type, as in output_data_type=FLOAT32",
+        "output_sizes": " is required, as in output_sizes=1,1,4,4",
     }
-    return "; ".join([what[name] for name in settings])
+    sentences = [named(field, text=name) + advice[name] for name in settings]
+    return reduce(lambda message, more: message + "; " + more, sentences)
 
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
