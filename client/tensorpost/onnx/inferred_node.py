@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 from ..values.operation import Slot
@@ -14,7 +13,7 @@ from .tensor import OnnxTensor
 AnyParameters = TypeVar("AnyParameters", bound=Parameters)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, slots=True, init=False)
 class InferredNode:
     """The fields of `OnnxNode`, which describes them."""
 
@@ -39,12 +38,12 @@ class InferredNode:
         """Type and shape of the first result."""
         return self.results[0][1]
 
-    @cached_property
+    @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`: the tensors that are worked on; other inputs are in the document, by value."""
         return tuple([Slot(name, tensor.layout) for name, tensor in self.tensors])
 
-    @cached_property
+    @property
     def outputs(self) -> tuple[Slot, ...]:
         """See `Operation.outputs`."""
         return tuple([Slot(name, tensor.layout) for name, tensor in self.results])

@@ -73,7 +73,7 @@ class NodeProtoLike(Protocol):
         ...
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, slots=True, init=False)
 class OnnxNode(InferredNode):
     """One ONNX node, validated, its output known. Hashable and picklable.
 
