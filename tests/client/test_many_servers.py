@@ -126,7 +126,7 @@ class Fake:
     def __init__(self, name: str) -> None:
         self.origin, self.retries, self.asked = Origin(name), 2, list[Request]()
         self.runtime: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     async def attempt(self, request: Request, _deadline: object) -> Any:
         self.asked.append(request)
@@ -199,6 +199,19 @@ def test_rests_grow_and_a_large_body_is_announced_by_a_question() -> None:
     now[0], a.error = 10.0, None
     ask(2 << 20)
     assert [request.target for request in a.asked[-2:]] == ["/v2/health/ready", "/"]
+
+
+@pytest.mark.parametrize("error", [problems.QuotaExceeded(""), asyncio.CancelledError()])
+def test_what_is_the_caller_s_own_rests_no_server(error: BaseException) -> None:
+    server = Fake("a")
+    one = many(server)
+    server.retries, server.error = 0, error
+    with pytest.raises(type(error)):
+        run_blocking(one.ask(post(0)))
+
+    server.error = None
+    run_blocking(one.ask(post(2 << 20)))  # after a failure, a question would come first
+    assert [request.target for request in server.asked] == ["/", "/"]
 
 
 def test_every_address_of_a_name_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

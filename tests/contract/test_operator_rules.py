@@ -338,6 +338,15 @@ def test_tensors_of_an_array_are_named_by_index() -> None:
     }
 
 
+def test_one_region_without_a_dimension_for_regions_breaks_only_the_rank_of_the_levels() -> None:
+    regions = {"ROITensor": tensor("FLOAT32", 4), "BatchIndicesTensor": tensor("UINT32", 1)}
+    image, output = tensor("FLOAT32", 1, 1, 4, 4), tensor("FLOAT32", 1, 1, 2, 2)
+    desc = completed("ROI_ALIGN", InputTensor=image, OutputTensor=output, InterpolationMode="LINEAR", **regions)
+    with pytest.raises(UnsupportedAtLevel) as error:
+        desc.validate_for("6_4")
+    assert [json_path(v.path) for v in error.value.violations] == ["$.ROITensor.Sizes"]
+
+
 def test_a_mode_and_an_activation_that_are_newer_are_named() -> None:
     padding = completed("PADDING1", PaddingMode="WRAP", **PADDING)
     gemm = completed("GEMM", **GEMM_4D, FusedActivation={"Type": "ACTIVATION_GELU"})

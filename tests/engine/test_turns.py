@@ -363,6 +363,18 @@ def test_stopped_threads_end_what_waits_for_its_turn():
             each.result(PATIENCE)
 
 
+def test_a_call_that_is_alone_again_has_a_turn_without_questions(threads: WorkerThreads):
+    mallory = threads.open("mallory")
+
+    def alone() -> bool:
+        threads.wanted = True  # as something shorter leaves it that has been computed meanwhile
+        threads.pause()
+        return threads.wanted
+
+    assert threads.submit(mallory, LONG, in_turns, threads, alone).result(PATIENCE) is False
+    threads.close(mallory)
+
+
 def test_one_caller_alone_keeps_its_thread(threads: WorkerThreads):
     mallory = threads.open("mallory")
     names = [threads.submit(mallory, LONG, in_turns, threads, blocks_of, 20) for _ in range(3)]

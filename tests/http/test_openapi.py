@@ -217,6 +217,7 @@ def test_operation_ids_are_unique_and_everything_has_a_summary(document: dict[st
         assert operation["summary"], f"{method} {path}"
         assert operation["description"], f"{method} {path}"
         assert operation["tags"], f"{method} {path}"
+        assert operation.get("requestBody", {"required": True})["required"] is True, f"{method} {path}"
 
 
 def test_the_document_is_openapi(document: dict[str, Any]):

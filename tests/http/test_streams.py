@@ -270,6 +270,23 @@ def test_a_failure_after_the_first_byte_is_a_broken_connection(server: Serving, 
             wire.read(length)
 
 
+def test_a_deadline_after_the_first_byte_is_a_broken_connection(server: Serving, caplog: pytest.LogCaptureFixture):
+    stop = threading.Event()
+    backend = Controlled(before=lambda index: index and stop.wait(PATIENCE))
+    body = npy_bytes(np.zeros(SLICE, np.uint8))
+
+    with use_backend(server.service, backend, slices_ahead=0), server.wire() as wire:
+        wire.send(request_bytes("POST", f"{TILE}?repeats=40", body, NPY | {"prefer": "wait=1"}))
+        status, headers = wire.head()
+        threading.Timer(1.5, stop.set).start()  # a slice that is being computed is awaited
+        with pytest.raises((EOFError, ConnectionResetError)):
+            wire.read(int(headers["content-length"]))
+
+    assert status == 200
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert messages == ["ASGI callable returned without completing response."]  # uvicorn's, when it closes
+
+
 def test_a_caller_that_stops_reading_stops_its_own_computation_only(server: Serving):
     backend = Controlled(threads=1)
     data, _ = long_of(4000)

@@ -53,6 +53,14 @@ def test_every_model_of_directml_has_the_operator_of_its_name():
     }
 
 
+def test_no_two_tensors_of_a_model_have_one_name():
+    models = ModelCatalogue({})
+    outputs = {name: [each.name for each in models.find(name).outputs] for name in models.names}
+
+    assert outputs["onnx.topk"] == ["Values", "Indices"]
+    assert [name for name, names in outputs.items() if len(names) != len({*names})] == []
+
+
 def test_attributes_have_their_words_and_types():
     found = schema_of("resample")["properties"]
     assert found["interpolation_mode"] == {"type": "string", "enum": ["NEAREST_NEIGHBOR", "LINEAR"]}
