@@ -55,6 +55,8 @@ __all__ = [
 
 _SMALLEST_SCALE = 2.0**-23
 
+_SOURCE_OF_SIZES = "the input's with height and width times " + named("ScaleSize")
+
 
 class InterpolationMode(enum.IntEnum):
     """`DML_INTERPOLATION_MODE`: copy the nearest element, or blend the two neighbours of every axis."""
@@ -222,7 +224,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
         products = [height * scale.height, width * scale.width]
         # A product that is too large is the scale's fault, which the rules name.
         legal = len(source.sizes) in (4, 5) and all(0 < product <= UINT_MAX for product in products)
-        why = "the input's with height and width times " + named("ScaleSize") if legal else ""
+        why = _SOURCE_OF_SIZES if legal else ""
         sizes = [*untouched, *[min(product, UINT_MAX) for product in products]]
         yield Output("output_tensor", source.data_type, sizes, why)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TileOperatorDesc"]
 
+_SOURCE_OF_SIZES = "InputTensor.Sizes times " + named("Repeats")
+
 
 class TileOperatorDesc(OperatorDesc):
     """`DML_OPERATOR_TILE`: `Output[c] = Input[c[i] mod Input.Sizes[i]]`, bit for bit.
@@ -57,9 +59,7 @@ class TileOperatorDesc(OperatorDesc):
         """Where repeats are missing the output has the input's sizes."""
         tensor, repeats = given.tensor("input_tensor"), given.integers("repeats")
         sizes = [size * repeat for size, repeat in zip(tensor.sizes, repeats, strict=False)]
-        why = (
-            "InputTensor.Sizes times " + named("Repeats") if len(repeats) == len(tensor.sizes) and all(repeats) else ""
-        )
+        why = _SOURCE_OF_SIZES if len(repeats) == len(tensor.sizes) and all(repeats) else ""
         yield Output("output_tensor", tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]], why)
 
     def operator_rules(self) -> Iterator[Violation]:
