@@ -337,11 +337,13 @@ class Settings(BaseSettings):
 
 @cache
 def setting_descriptions() -> Mapping[str, str]:
-    """What each setting is, in one line: the text below it in this file."""
+    """What each setting is, in one line: the text below it in this file; empty where only bytecode is installed."""
+    if not (source := Path(__file__).with_suffix(".py")).exists():
+        return {}
     # Pydantic would read them too (`use_attribute_docstrings`), at every start, and takes a tenth of a second for it.
     (settings,) = [
         node
-        for node in ast.parse(Path(__file__).read_text("utf-8")).body
+        for node in ast.parse(source.read_text("utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == Settings.__name__
     ]
     return {

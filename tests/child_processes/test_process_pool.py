@@ -273,8 +273,10 @@ def test_a_process_that_stops_in_the_middle_of_a_message_is_ended(
         os.write(theirs.fileno(), struct.pack("!i", 1000) + b"{")
     begin = time.monotonic()
 
-    with pytest.raises(process.ChildEnded):
+    with pytest.raises(process.ChildEnded) as ended:
         child.call(head, arrays, 0, lambda: None)
+
+    assert not ended.value.cause, "whatever stopped it, the call is not to blame"
 
     assert time.monotonic() - begin < PATIENCE
     assert child.ended

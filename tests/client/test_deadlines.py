@@ -84,7 +84,7 @@ def test_an_answer_byte_by_byte_ends_with_the_call_s_time(connect: Connect, wher
     with raw_server(handle) as server:
         tp = connect(server.url, timeout=PATIENT)
         error = ends_in_time(lambda: tp.run(DESC, X))
-        assert server.connections == 1
+        assert server.connections <= 1, "no second try; on a busy machine the time may end before the first is accepted"
     assert error.extra["phase"] == "total"
     assert "did not end within the 0.4 seconds of the timeout's total" in str(error)
 

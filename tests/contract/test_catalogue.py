@@ -382,6 +382,8 @@ print(found, [cls.__base__ is elementwise_base.Unary for cls in found])
     assert ran.stdout == "{<class 'tensorpost.descriptors.plain_operators.ElementWiseAbsOperatorDesc'>} [True]\n"
     with pytest.raises(AttributeError, match=r"plain_operators' has no attribute 'Absolute'"):
         _ = plain_operators.Absolute  # pyright: ignore[reportAttributeAccessIssue] # wrong on purpose
+    with pytest.raises(AttributeError, match="ElementwiseADDOperatorDesc"):  # which would be a second class
+        _ = plain_operators.ElementwiseADDOperatorDesc  # pyright: ignore[reportAttributeAccessIssue] # wrong on purpose
 
 
 def test_a_family_s_module_hands_on_all_operators_too() -> None:

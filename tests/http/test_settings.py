@@ -12,6 +12,7 @@ from tests.support.batches import each
 from tests.support.http_app import Controlled, assert_problem, http_app, npy_bytes, use_backend
 
 from tensorpost_server import machine
+from tensorpost_server import settings as settings_module
 from tensorpost_server.commands import _NO_SETTINGS
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings, setting_descriptions
@@ -175,3 +176,8 @@ def test_the_slice_size_takes_effect():
         with http_app(slice_bytes=slice_bytes) as app, use_backend(app.service, backend):
             app.post(TILE + "?repeats=100", npy_bytes(bytearray(4096), "uint8"))
         assert slices == len(backend.begun)
+
+
+def test_without_the_source_there_are_no_descriptions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(settings_module, "__file__", str(tmp_path / "settings.pyc"))
+    assert setting_descriptions.__wrapped__() == {}

@@ -73,9 +73,9 @@ def test_twins_name_operators_of_directml() -> None:
 def test_a_node_says_which_parameters_it_has() -> None:
     node = OnnxNode.of("Softmax", {"input": OnnxTensor("float", (2, 3))}, opset=13)
 
-    assert node.parameters(AxesParameters).axes == (1,)
+    assert node.parameters_as(AxesParameters).axes == (1,)
     with pytest.raises(AssertionError, match="Softmax has AxesParameters, not AxisParameters"):
-        node.parameters(AxisParameters)
+        node.parameters_as(AxisParameters)
 
 
 @pytest.mark.parametrize("flags", [(2, 0), (0, 2), (7, 7)])

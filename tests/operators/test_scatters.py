@@ -159,3 +159,17 @@ def test_a_computation_whose_result_nobody_needs_ends_between_two_parts(operator
         form.compute(np, inputs)
 
     assert asked == 3
+
+
+@pytest.mark.parametrize(("op_type", "places"), [("ScatterElements", [1]), ("ScatterND", [1, 1])])
+def test_halves_that_are_combined_have_their_float32_copy_reserved(op_type: str, places: list[int]):
+    count = 1 << 20
+    node = OnnxNode.from_json({
+        "op_type": op_type, "opset": 18, "attributes": {"reduction": "add"},
+        "inputs": {
+            "data": {"data_type": "float16", "shape": [count]}, "indices": {"data_type": "int64", "shape": places},
+            "updates": {"data_type": "float16", "shape": [1]},
+        },
+    })  # fmt: skip
+
+    assert make_plan(node, 1 << 20).form.scratch_bytes(((0, count),)) >= 4 * count

@@ -46,7 +46,7 @@ class RunDevice(Protocol):
         """All outputs of a step in full, as arrays of their sizes and types that stay on the device."""
         ...
 
-    def make(
+    def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Compute a slice of an output of a step, and bring its bytes where they are wanted.
@@ -64,13 +64,13 @@ class RunDevice(Protocol):
         ...
 
     def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
-        """Bring the bytes of a slice where they are wanted, as `make` does.
+        """Bring the bytes of a slice where they are wanted, as `compute_slice` does.
 
         Args:
             part: the slice's elements, an array on the device.
             layout: the whole output's.
             piece: the slice.
-            target: where to; see `make`.
+            target: where to; see `compute_slice`.
         """
         ...
 
@@ -118,13 +118,13 @@ class DeviceRun:
         if self._lock is not None:
             with self._lock:  # other slices of the run wait for it
                 self._outputs = self._outputs or self._device.compute(self._step, self._inputs, self._uploaded)
-        return self._make(piece, target)
+        return self._slice(piece, target)
 
-    def _make(self, piece: OutputSlice, target: RunMemory | None) -> memoryview:
+    def _slice(self, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         """A slice; in halves, and halves of those, if the device has no room for it."""
         try:
             if self._lock is None:
-                return self._device.make(self._step, self._inputs, self._uploaded, piece, target)
+                return self._device.compute_slice(self._step, self._inputs, self._uploaded, piece, target)
             part = self._outputs[piece.output][(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
             return self._device.take(part, self._step.outputs[piece.output].layout, piece, target)
         except OutOfDeviceMemory:
@@ -141,7 +141,7 @@ class DeviceRun:
         for one in smaller:
             spans = zip(piece.box, one.box, strict=True)
             box = tuple([(first + start, first + stop) for (first, _), (start, stop) in spans])
-            self._make(replace(one, box=box), part_of(target, one.begin, one.computed))
+            self._slice(replace(one, box=box), part_of(target, one.begin, one.computed))
         return target if isinstance(target, memoryview) else memoryview(b"")
 
     def close(self) -> None:

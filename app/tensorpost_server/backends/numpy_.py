@@ -46,7 +46,7 @@ class NumpyBackend(HostBackend):
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
         return outputs_of(np, step, inputs)
 
-    def make(
+    def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Computed into new memory: there is none of another kind."""

@@ -39,14 +39,14 @@ class ChildEnded(ChildFailed):
     """The process ended during the call.
 
     Attributes:
-        by_signal: name of the signal by which the library ended it, as SIGABRT, or of the error that nobody expected;
-            empty if it was ended from outside.
-        traceback: where that error was raised.
+        cause: name of the signal by which the library ended it, as SIGABRT, or of the exception that its function let
+            through; empty if it was ended from outside.
+        traceback: where that exception was raised.
     """
 
-    def __init__(self, by_signal: str, traceback: str = "") -> None:
-        super().__init__(by_signal)
-        self.by_signal, self.traceback = by_signal, traceback
+    def __init__(self, cause: str, traceback: str = "") -> None:
+        super().__init__(cause)
+        self.cause, self.traceback = cause, traceback
 
 
 class ChildTimedOut(ChildFailed):
@@ -132,7 +132,10 @@ class ChildProcess:
             return self._call(dict(head), arrays, output_bytes, check)
         except (ChildOutOfMemory, FunctionRefused):
             raise
-        except (EOFError, ConnectionError, BlockingIOError, MalformedMessage) as error:
+        except BlockingIOError as error:  # it was stopped, or gets no processor: no fault of what it works on
+            self.close()
+            raise ChildEnded("") from error
+        except (EOFError, ConnectionError, MalformedMessage) as error:
             raise self._end_of_call() from error
         except BaseException:
             self.close()
@@ -157,7 +160,7 @@ class ChildProcess:
         try:
             self._await(time.monotonic() + START_SECONDS, check)
             self._connection.recv_bytes(64)
-        except (EOFError, ConnectionError, ChildTimedOut) as error:
+        except (EOFError, ConnectionError, BlockingIOError, ChildTimedOut) as error:
             self.close()
             raise CannotStart(f"it ended with the status {self._process.returncode}") from error
         self._ready = True

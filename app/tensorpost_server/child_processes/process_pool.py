@@ -198,7 +198,7 @@ class ProcessPool:
             self._note_failure(digest)
             raise self._too_slow(subject) from None
         except ChildEnded as error:
-            reason = "failed" if error.by_signal else "killed"
+            reason = "failed" if error.cause else "killed"
             raise self._end_of(error, digest, subject) from error
         except (ChildFailed, OSError) as error:
             reason = "killed"
@@ -220,17 +220,17 @@ class ProcessPool:
             )
 
     def _end_of(self, error: ChildEnded, digest: bytes, subject: str) -> LibraryFailed | LibraryUnavailable:
-        if not error.by_signal:
+        if not error.cause:
             return self._unavailable(error)
         self._note_failure(digest)
         _log.warning(
-            "%s ended its process while it worked on %s: %s%s", self.title, subject, error.by_signal,
+            "%s ended its process while it worked on %s: %s%s", self.title, subject, error.cause,
             f"\n{error.traceback}" if error.traceback else "",
         )  # fmt: skip
         return LibraryFailed(
-            f"{self.title} ended its process ({error.by_signal}) while it worked on {subject}; an attribute or an "
+            f"{self.title} ended its process ({error.cause}) while it worked on {subject}; an attribute or an "
             "element has a value that it does not check, so change those",
-            extra={"reason": "ended", "ended_by": error.by_signal},
+            extra={"reason": "ended", "ended_by": error.cause},
         )
 
     def _too_slow(self, subject: str) -> LimitExceeded | LibraryFailed:

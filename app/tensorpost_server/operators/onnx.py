@@ -33,13 +33,13 @@ def onnx_form(node: OnnxNode) -> Form:
 @form_of_node("Tile")
 def tile_form(node: OnnxNode) -> Form:
     """Copies side by side."""
-    return tile(node.input.shape, node.parameters(Tiling).repeats)
+    return tile(node.input.shape, node.parameters_as(Tiling).repeats)
 
 
 @form_of_node("Resize", "Upsample")
 def resize_form(node: OnnxNode) -> OnnxResize:
     """The form of a resize, for tensors of any type."""
-    meaning = node.parameters(Resizing)
+    meaning = node.parameters_as(Resizing)
     crops = meaning.extrapolation_value is not None
     maps: list[AxisMap | None] = []
     for axis in meaning.axes:

@@ -45,7 +45,7 @@ def expression_form(
         wide: type of the constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
-    input_sizes = node.parameters(BroadcastParameters).input_sizes
+    input_sizes = node.parameters_as(BroadcastParameters).input_sizes
     return Pointwise(expression, types, wide or types[-1], input_sizes=input_sizes)
 
 

@@ -41,7 +41,7 @@ from .softmax import hardmax_lines, softmax_lines
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines | Array:
     """Softmax, LogSoftmax or Hardmax along the axes together."""
-    axes = node.parameters(AxesParameters).axes
+    axes = node.parameters_as(AxesParameters).axes
     if node.op_type == "Hardmax":
         return _uncut(node, hardmax_lines(node.input.shape, axes))
     return _uncut(node, softmax_lines(node.input.shape, axes, logarithm=node.op_type == "LogSoftmax"))
@@ -63,7 +63,7 @@ _REDUCTIONS = {
 @form_of_node(*_REDUCTIONS)
 def reduce_form(node: OnnxNode) -> Form:
     """One value for each line, which may run along several axes; for an empty line, the identity element."""
-    axes, function = node.parameters(AxesParameters).axes, _REDUCTIONS[node.op_type]
+    axes, function = node.parameters_as(AxesParameters).axes, _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)
     parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size)
@@ -91,7 +91,7 @@ def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: R
 def position_form(node: OnnxNode) -> Form:
     """Where the largest or the smallest element is, the first or the last of equal ones."""
     parameters = (*node.meaning.named(), ("smallest", node.op_type == "ArgMin"))
-    axes = node.parameters(PositionParameters).axes
+    axes = node.parameters_as(PositionParameters).axes
     return _lines(node, positions, axes, parameters, node.input.row.item_size + 8)
 
 
@@ -122,7 +122,7 @@ def top_k_form(node: OnnxNode) -> Lines:
     sizes = node.output.shape
     parameters = [(*node.meaning.named(), ("positions", which)) for which in (False, True)]
     return Lines(
-        top_k, (node.parameters(TopKParameters).axis,), node.input.shape, (sizes,) * len(node.results),
+        top_k, (node.parameters_as(TopKParameters).axis,), node.input.shape, (sizes,) * len(node.results),
         tuple(parameters[: len(node.results)]), 40,
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ def top_k_form(node: OnnxNode) -> Lines:
 @form_of_node("CumSum", "CumProd")
 def scan_form(node: OnnxNode) -> Lines | Array:
     """The sum or the product of the elements up to each one."""
-    shape, axis = node.input.shape, node.parameters(ScanParameters).axis
+    shape, axis = node.input.shape, node.parameters_as(ScanParameters).axis
     parameters = (*node.meaning.named(), ("sums", node.op_type == "CumSum"))
     return _uncut(node, Lines(scan, (axis,), shape, (shape,), (parameters,), max(8, node.input.row.item_size)))
 
@@ -147,7 +147,7 @@ def _product_scratch(node: OnnxNode) -> int:
 @form_of_node("Gemm")
 def gemm_form(node: OnnxNode) -> BoxFunction:
     """`alpha * A' x B' + beta * C`, C broadcast."""
-    p = node.parameters(GemmParameters)
+    p = node.parameters_as(GemmParameters)
     parameters = (("transposed", p.transposed), ("alpha", p.alpha), ("beta", p.beta), ("shape", node.output.shape))
     return BoxFunction(_gemm, len(node.tensors), parameters, 2 * p.inner, scratch=_product_scratch(node))
 
@@ -172,7 +172,7 @@ def _gemm(
 @form_of_node("MatMul", "MatMulInteger")
 def matmul_form(node: OnnxNode) -> BoxFunction:
     """NumPy's matmul; integers of MatMulInteger less their zero points, exactly in int32."""
-    p = node.parameters(MatMulParameters)
+    p = node.parameters_as(MatMulParameters)
     parameters = (("whole", p.whole), ("zeros", p.zeros))
     return BoxFunction(_matmul, len(node.tensors), parameters, 2 * p.inner, scratch=_product_scratch(node))
 

@@ -51,14 +51,14 @@ def packed_form(node: OnnxNode) -> Copies:
 @form_of_node("Transpose")
 def transpose_form(node: OnnxNode) -> Copies:
     """Axis i of the output is axis perm[i] of the input."""
-    perm = node.parameters(TransposeParameters).perm
+    perm = node.parameters_as(TransposeParameters).perm
     return _copies(node, *[Loop(node.input.shape[axis], (to, 1), ((axis, 1),)) for to, axis in enumerate(perm)])
 
 
 @form_of_node("Expand")
 def expand_form(node: OnnxNode) -> Copies:
     """Copies that repeat the element along axes of size 1."""
-    aligned, shape = node.parameters(ExpandParameters).aligned, node.output.shape
+    aligned, shape = node.parameters_as(ExpandParameters).aligned, node.output.shape
     loops = [Loop(size, (axis, 1), ((axis, int(aligned[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
     zeros = (0,) * len(shape)
     copies = () if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),)
@@ -68,7 +68,7 @@ def expand_form(node: OnnxNode) -> Copies:
 @form_of_node("Slice")
 def slice_form(node: OnnxNode) -> Copies:
     """`output[c] = input[start + c * step]`."""
-    window = node.parameters(SliceParameters)
+    window = node.parameters_as(SliceParameters)
     sizes = zip(node.output.shape, window.steps, strict=True)
     loops = [Loop(size, (axis, 1), ((axis, step),)) for axis, (size, step) in enumerate(sizes)]
     return _copies(node, *loops, start=window.start)
@@ -77,7 +77,7 @@ def slice_form(node: OnnxNode) -> Copies:
 @form_of_node("Concat")
 def concat_form(node: OnnxNode) -> Copies:
     """Every input is a copy, and each begins where the one before ends."""
-    axis = node.parameters(AxisParameters).axis
+    axis = node.parameters_as(AxisParameters).axis
     begin, copies = 0, list[Copy]()
     for index, (_, tensor) in enumerate(node.tensors):
         if 0 not in tensor.shape:
@@ -89,7 +89,7 @@ def concat_form(node: OnnxNode) -> Copies:
 @form_of_node("Split")
 def split_form(node: OnnxNode) -> Copies:
     """Every output is a copy of a part of the input."""
-    axis = node.parameters(AxisParameters).axis
+    axis = node.parameters_as(AxisParameters).axis
     begin, parts = 0, list[tuple[Copy, ...]]()
     for _, tensor in node.results:
         start = _at(tensor.shape, axis, begin)
@@ -105,7 +105,7 @@ def _at(shape: tuple[int, ...], axis: int, place: int) -> tuple[int, ...]:
 @form_of_node("DepthToSpace", "SpaceToDepth")
 def depth_space_form(node: OnnxNode) -> Copies:
     """Channels become blocks or the reverse: numbered (row, column, channel) in DCR, (channel, row, column) in CRD."""
-    parameters, to_depth = node.parameters(BlockParameters), node.op_type == "SpaceToDepth"
+    parameters, to_depth = node.parameters_as(BlockParameters), node.op_type == "SpaceToDepth"
     space, depth = (node.input, node.output) if to_depth else (node.output, node.input)
     channels_first = parameters.mode == "CRD"
     return depth_space_copies(
@@ -119,7 +119,7 @@ _PADDING_MODES = {"reflect": PaddingMode.REFLECTION, "edge": PaddingMode.EDGE, "
 @form_of_node("Pad")
 def pad_form(node: OnnxNode) -> Copies | BoxFunction:
     """Constants lie around a copy of what is not cut off; other modes take elements by their indices."""
-    parameters, shape, output = node.parameters(PadParameters), node.input.shape, node.output.shape
+    parameters, shape, output = node.parameters_as(PadParameters), node.input.shape, node.output.shape
     before = parameters.before
     if parameters.mode != "constant":
         mode = _PADDING_MODES[parameters.mode]
@@ -135,7 +135,7 @@ def pad_form(node: OnnxNode) -> Copies | BoxFunction:
 @form_of_node("ConstantOfShape")
 def constant_form(node: OnnxNode) -> Copies:
     """Copies of nothing over the value."""
-    return Copies((), ((),), node.parameters(ConstantParameters).value)
+    return Copies((), ((),), node.parameters_as(ConstantParameters).value)
 
 
 @form_of_node("Shape")
@@ -173,7 +173,7 @@ def range_form(node: OnnxNode) -> BoxFunction:
 
 def _index_range(node: OnnxNode) -> IndexRange:
     """The range of indices along the node's axis."""
-    axis = node.parameters(AxisParameters).axis
+    axis = node.parameters_as(AxisParameters).axis
     return IndexRange(node.schema.name, 1, (axis,), (node.input.shape[axis],))
 
 
@@ -213,7 +213,7 @@ def _work(node: OnnxNode) -> int:
 def gather_nd_form(node: OnnxNode) -> Array:
     """`output[b, k] = data[b][indices[b, k]]`, where indices hold index tuples."""
     scratch = 16 * node.tensors[1][1].element_count
-    index_range = _tuple_range(node, node.parameters(BatchParameters).batch)
+    index_range = _tuple_range(node, node.parameters_as(BatchParameters).batch)
     return Array(_gather_nd, 2, _work(node), node.meaning.named(), scratch, index_range=index_range)
 
 
@@ -235,8 +235,8 @@ def _inside(xp: ModuleType, indices: Any, length: int) -> Any:
 @form_of_node("Scatter", "ScatterElements")
 def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
-    scratch = scatter_scratch(node.tensors[1][1].shape)
-    parameters = node.parameters(ScatterParameters)
+    parameters = node.parameters_as(ScatterParameters)
+    scratch = scatter_scratch(node.tensors[1][1].shape) + _combined_bytes(node, parameters.reduction)
     library, index_range = _combining_library(parameters.reduction), _index_range(node)
     return Array(_scatter, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
 
@@ -251,8 +251,8 @@ def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, redu
 @form_of_node("ScatterND")
 def scatter_nd_form(node: OnnxNode) -> Array:
     """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
-    scratch = 24 * node.tensors[1][1].element_count
-    parameters = node.parameters(ReductionParameters)
+    parameters = node.parameters_as(ReductionParameters)
+    scratch = 24 * node.tensors[1][1].element_count + _combined_bytes(node, parameters.reduction)
     library, index_range = _combining_library(parameters.reduction), _tuple_range(node)
     return Array(_scatter_nd, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
 
@@ -273,6 +273,13 @@ def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: s
 def _combining_library(reduction: str) -> str:
     """NumPy, if values that meet are combined: CuPy has no product of this kind."""
     return "" if reduction == "none" else "numpy"
+
+
+def _combined_bytes(node: OnnxNode, reduction: str) -> int:
+    """Bytes of what halves are combined in: the data, and the updates at most, as float32."""
+    (_, data), _, (_, updates) = node.tensors
+    halves = reduction != "none" and data.row.numpy_name in ("float16", "bfloat16")
+    return 4 * (data.element_count + updates.element_count) if halves else 0
 
 
 def _combinable(x: Any, reduction: str) -> Any:

@@ -55,7 +55,7 @@ def model_form(node: OnnxNode) -> Array:
     memory_bytes = 2 * tensor_bytes + extra_bytes(node) + _LEAST_BYTES
     work = work_of(node)
     parameters = (
-        ("model", node.parameters(ModelParameters).model),
+        ("model", node.parameters_as(ModelParameters).model),
         ("names", tuple([name for name, _ in node.tensors])),
         ("operator", node.name),
         ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),

@@ -1,4 +1,4 @@
-"""Completion: what follows from the fields that were given, and who is to blame where nothing does."""
+"""Completion of documents: fields that follow from others, and violations of outputs that do not follow."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class NotGiven(Exception):  # no error: the constructor names what is missing or
 
 
 class Given:
-    """The fields of a document under either spelling, as far as they can be read; the constructor names the others.
+    """The fields of a document under either spelling, or of a descriptor, as far as they can be read.
 
-    Those of a descriptor are given all.
+    The constructor of the descriptor names those that cannot be read.
 
     The methods named for a type raise `NotGiven` for a field that is missing or cannot be read.
 

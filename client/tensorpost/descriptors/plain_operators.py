@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .catalogue import operator_of_class
+from .catalogue import operator_of_class, pascal_case
 
 if TYPE_CHECKING:
     from .operator_desc import OperatorDesc
@@ -126,7 +126,7 @@ def plain_operator(name: str) -> type[OperatorDesc]:
     """
     operator_type = operator_of_class(name)
     base = next((base for base, rows in ROWS.items() if operator_type in rows), None)
-    if base is None or operator_type is None:
+    if base is None or operator_type is None or name != f"{pascal_case(operator_type.lower())}OperatorDesc":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, parent = base.partition(".")
     with _building:

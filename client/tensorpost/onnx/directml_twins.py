@@ -135,7 +135,7 @@ class ElementWiseTwin:
             )
         if len(tensors) != len(self.tensors):
             raise NotExpressible(f"DirectML's {self.operator} has {len(self.tensors)} inputs, not {len(tensors)}")
-        aligned = node.parameters(BroadcastParameters).input_sizes or [tensor.shape for tensor in tensors]
+        aligned = node.parameters_as(BroadcastParameters).input_sizes or [tensor.shape for tensor in tensors]
         output = padded(node.output.shape, least_rank)
         inputs = {
             field: spread(tensor, (1,) * (len(output) - len(sizes)) + tuple(sizes), output)

@@ -132,7 +132,7 @@ def _to_softmax(name: str) -> DirectmlTwin:
     def make(node: InferredNode, least_rank: int) -> OperatorDesc:
         if not node.input.shape:
             raise NotExpressible("DirectML has no tensors of rank 0")
-        axes = shifted(node, node.parameters(AxesParameters).axes, least_rank)
+        axes = shifted(node, node.parameters_as(AxesParameters).axes, least_rank)
         return mapped(f"ACTIVATION_{name}1", node, least_rank, axes=axes)
 
     return make

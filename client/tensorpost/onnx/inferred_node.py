@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..values.operation import Slot
 from .operator_schema import AttributeValue, InputValues, OnnxSchema
@@ -48,7 +48,12 @@ class InferredNode:
         """See `Operation.outputs`."""
         return tuple([Slot(name, tensor.layout) for name, tensor in self.results])
 
-    def parameters(self, cls: type[AnyParameters]) -> AnyParameters:
+    @property
+    def parameters(self) -> tuple[tuple[str, Any], ...]:
+        """The meaning as pairs of name and value."""
+        return self.meaning.named()
+
+    def parameters_as(self, cls: type[AnyParameters]) -> AnyParameters:
         """The meaning, which is of this class: the rule of the node's operator makes no other."""
         assert isinstance(self.meaning, cls), f"{self.op_type} has {type(self.meaning).__name__}, not {cls.__name__}"
         return self.meaning

@@ -215,14 +215,14 @@ def _to_reduce(function: str) -> DirectmlTwin:
     def make(node: InferredNode, least_rank: int) -> OperatorDesc:
         if function not in ("MAX", "MIN"):
             require_floats(node, "integers wrap here as in NumPy, which DirectML leaves open")
-        return _along("REDUCE", node, node.parameters(AxesParameters).axes, least_rank, function=function)
+        return _along("REDUCE", node, node.parameters_as(AxesParameters).axes, least_rank, function=function)
 
     return make
 
 
 def _to_position(name: str) -> DirectmlTwin:
     def make(node: InferredNode, least_rank: int) -> OperatorDesc:
-        parameters = node.parameters(PositionParameters)
+        parameters = node.parameters_as(PositionParameters)
         direction = "DECREASING" if parameters.last else "INCREASING"
         return _along(name, node, parameters.axes, least_rank, axis_direction=direction)
 
@@ -230,7 +230,7 @@ def _to_position(name: str) -> DirectmlTwin:
 
 
 def _to_sums(node: InferredNode, least_rank: int) -> OperatorDesc:
-    parameters = node.parameters(ScanParameters)
+    parameters = node.parameters_as(ScanParameters)
     (axis,) = shifted(node, [parameters.axis], least_rank)
     direction = "DECREASING" if parameters.backward else "INCREASING"
     return mapped(
@@ -241,7 +241,11 @@ def _to_sums(node: InferredNode, least_rank: int) -> OperatorDesc:
 
 def _to_gemm(node: InferredNode, least_rank: int) -> OperatorDesc:
     require_floats(node, _NO_INTEGERS)
-    parameters, tensors, output = node.parameters(GemmParameters), dict(node.tensors), packed(node.output, least_rank)
+    parameters, tensors, output = (
+        node.parameters_as(GemmParameters),
+        dict(node.tensors),
+        packed(node.output, least_rank),
+    )
     fields = {"a_tensor": packed(tensors["A"], least_rank), "b_tensor": packed(tensors["B"], least_rank)}
     if "C" in tensors:
         shape = tensors["C"].shape
@@ -256,7 +260,7 @@ def _to_gemm(node: InferredNode, least_rank: int) -> OperatorDesc:
 def _to_matmul(node: InferredNode, least_rank: int) -> OperatorDesc:
     """A vector is a matrix of one row or column; a batch of one serves all."""
     require_floats(node, _NO_INTEGERS)
-    parameters = node.parameters(MatMulParameters)
+    parameters = node.parameters_as(MatMulParameters)
     *batch, rows, columns = whole = padded(parameters.whole, least_rank)
     (_, a), (_, b) = node.tensors
     left, right = _as_matrices(a.shape, b.shape)

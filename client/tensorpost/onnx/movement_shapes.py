@@ -416,29 +416,29 @@ def _identity_of(node: InferredNode, strides: Sequence[int], least_rank: int) ->
 
 
 def _to_transposed(node: InferredNode, least_rank: int) -> OperatorDesc:
-    shape, perm = node.input.shape, node.parameters(TransposeParameters).perm
+    shape, perm = node.input.shape, node.parameters_as(TransposeParameters).perm
     return _identity_of(node, [math.prod(shape[axis + 1 :]) for axis in perm], least_rank)
 
 
 def _to_expanded(node: InferredNode, least_rank: int) -> OperatorDesc:
-    aligned = node.parameters(ExpandParameters).aligned
+    aligned = node.parameters_as(ExpandParameters).aligned
     return _identity_of(node, spread_strides(aligned, node.output.shape), least_rank)
 
 
 def _to_join(node: InferredNode, least_rank: int) -> OperatorDesc:
-    (axis,) = shifted(node, [node.parameters(AxisParameters).axis], least_rank)
+    (axis,) = shifted(node, [node.parameters_as(AxisParameters).axis], least_rank)
     tensors = [packed(tensor, least_rank) for _, tensor in node.tensors]
     return descriptor("JOIN", input_tensors=tensors, output_tensor=packed(node.output, least_rank), axis=axis)
 
 
 def _to_split(node: InferredNode, least_rank: int) -> OperatorDesc:
-    (axis,) = shifted(node, [node.parameters(AxisParameters).axis], least_rank)
+    (axis,) = shifted(node, [node.parameters_as(AxisParameters).axis], least_rank)
     tensors = [packed(tensor, least_rank) for _, tensor in node.results]
     return descriptor("SPLIT", input_tensor=packed(node.input, least_rank), output_tensors=tensors, axis=axis)
 
 
 def _to_slice(node: InferredNode, least_rank: int) -> OperatorDesc:
-    window, output = node.parameters(SliceParameters), padded(node.output.shape, least_rank)
+    window, output = node.parameters_as(SliceParameters), padded(node.output.shape, least_rank)
     more = len(output) - len(node.input.shape)
     start, steps = (0,) * more + window.start, (1,) * more + window.steps
     # A window that is walked backwards begins at its end.
@@ -450,7 +450,7 @@ def _to_slice(node: InferredNode, least_rank: int) -> OperatorDesc:
 
 def _to_blocks(name: str) -> DirectmlTwin:
     def make(node: InferredNode, least_rank: int) -> OperatorDesc:
-        parameters = node.parameters(BlockParameters)
+        parameters = node.parameters_as(BlockParameters)
         order = {"DCR": "DEPTH_COLUMN_ROW", "CRD": "COLUMN_ROW_DEPTH"}[parameters.mode]
         return mapped(name, node, least_rank, block_size=parameters.block, order=order)
 

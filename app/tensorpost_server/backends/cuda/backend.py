@@ -268,7 +268,7 @@ class CudaBackend:
         with self._session(uploaded):
             return outputs_of(self.cupy, step, inputs)
 
-    def make(
+    def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         layout = step.outputs[piece.output].layout

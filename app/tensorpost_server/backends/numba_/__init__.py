@@ -115,13 +115,13 @@ class NumbaBackend(NumpyBackend):
         """NumPy, or ONNX Runtime, where no compiled loops compute the plan."""
         return "" if self.uses_numpy(plan) is None else plan.form.library or "numpy"
 
-    def make(
+    def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
         """Computed by compiled loops, or by NumPy."""
         recipe = self._recipes.get(id(step)) or self._recipe(step)
         if recipe.planner is None:
-            return NumpyBackend.make(self, step, inputs, uploaded, piece, target)
+            return NumpyBackend.compute_slice(self, step, inputs, uploaded, piece, target)
         block = (np.empty if step.outputs[piece.output].layout.packed else np.zeros)(piece.computed, np.uint8)
         # A third of the time of `ctypes.data`.
         addresses = [array.__array_interface__["data"][0] for array in (block, *inputs)]

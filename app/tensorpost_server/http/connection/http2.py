@@ -58,11 +58,8 @@ MOST_HEADER_BYTES = 16_384
 """Largest header block, coded and decoded: what gRPC's own servers take."""
 
 _CONNECTION_WINDOW = 4 << 20  # bytes of all bodies of a connection that may be on their way
-_MOST_TAKEN, _FRAME_COST, _BLOCK_BYTE_COST = (
-    16.0,
-    1 / 16,
-    1 / 1024,
-)  # requests and frames of a connection that are taken in a turn of the loop
+_MOST_TAKEN = 16.0  # requests of a connection that are taken in one turn of the event loop
+_FRAME_COST, _BLOCK_BYTE_COST = 1 / 16, 1 / 1024  # a frame, and a byte of a header block, as parts of a request
 _EMPTY_FRAMES_PER_SECOND = 1000.0
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
 

@@ -53,7 +53,7 @@ async def list_limits(request: Request) -> JsonDocument:
             "name": name,
             "value": values[name],
             "setting": setting_variable(name),
-            "description": descriptions[name],
+            "description": descriptions.get(name),
         }
         for name in _LIMITS
     ]
