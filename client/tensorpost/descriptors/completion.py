@@ -215,12 +215,11 @@ class CompletedDescriptor(Descriptor):
                 attributes = {field.name for field in cls.facts.fields_by_kind["attribute"]} - {"OutputCount"}
                 causes = [v for v in tried if v.path[:1] and v.path[0] in attributes]
                 typed = source is not None and not any("DataType" in v.path for v in tried)
-                causes = causes or _required_outputs(
-                    cls, given, own, "its Sizes" if typed else "its DataType and Sizes"
-                )
+                causes = causes or _required_outputs(cls, given, own, ("Sizes",) if typed else ("DataType", "Sizes"))
             if causes:
                 raise InvalidDescriptor.of(causes) from None
-            raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
+            of_outputs = [replace(v, message="in the output, " + v.message) for v in error.violations]
+            raise InvalidDescriptor.of(of_outputs) from None
 
 
 def _with_outputs(
@@ -236,14 +235,15 @@ def _with_outputs(
 
 
 def _required_outputs(
-    cls: type[CompletedDescriptor], given: Given, violations: Sequence[Violation], expected: str
+    cls: type[CompletedDescriptor], given: Given, violations: Sequence[Violation], members: tuple[str, ...]
 ) -> list[Violation]:
     """The violations of outputs that do not follow, with what of them has to be said: DataType, Sizes or both."""
     with suppress(NotGiven):
         if any(output.data_type is None for output in cls.output_layouts(given)):
-            expected = "its DataType"
+            members = ("DataType",)
+    expected = f"its {' and '.join(members)}"
     return [
-        replace(v, message=f"{v.message}, since it does not follow from the rest", expected=expected)
+        replace(v, message=v.message + ", since it does not follow from the rest", expected=expected, members=members)
         for v in violations
     ]
 
@@ -254,9 +254,3 @@ def _first_input(cls: type[CompletedDescriptor], given: Given) -> BufferTensorDe
         with suppress(NotGiven):
             return given.tensors(name)[0] if field.is_array else given.tensor(name)
     return None
-
-
-def _of_output(message: str) -> str:
-    """What is wrong with an output that follows from the other fields."""
-    elements = message.removeprefix("Sizes multiply to")
-    return f"the output would have{elements}" if elements != message else f"in the output, {message}"

@@ -353,7 +353,7 @@ class InvalidDescriptor(InvalidRequest):
         """Build the error from its violations; the first one speaks for all."""
         first = violations[0]
         others = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-        return cls(f"{first.where}: {first.message}{others}", tuple(violations))
+        return cls(f"{first.where}: " + first.message + others, tuple(violations))
 
     def prefixed(self, *prefix: str | int) -> InvalidDescriptor:
         """The same error seen from further up the document."""
