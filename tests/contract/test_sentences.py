@@ -10,8 +10,9 @@ from copy import deepcopy
 import pytest
 from tests.support.vectors import vectors_files
 
-from tensorpost.descriptors import operator_class
-from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
+from tensorpost.descriptors import SliceOperatorDesc, operator_class
+from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, Violation
 from tensorpost.values.sentences import Reference, Sentence, named, references_of, worded
 
 REJECTED = [(file.operator, case.document["desc"]) for file in vectors_files() for case in file.rejected]
@@ -36,6 +37,8 @@ def test_a_message_is_text_whose_references_are_worded_anew():
 def test_references_survive_what_errors_go_through():
     message = named("Axis") + " is 9"
     error = InvalidParameter(message)
+    several = InvalidDescriptor.of([Violation("axis", ("Axis",), message)] * 2)
+    assert worded(several.detail, spoken) == "$.Axis: --axis is 9 (and 1 more)"
     for copy in (pickle.loads(pickle.dumps(error)), deepcopy(error)):
         assert worded(copy.detail, spoken) == "--axis is 9"
         assert isinstance(copy.detail, Sentence)
@@ -54,3 +57,32 @@ def test_operators_name_their_attributes_by_reference(operator: str):
             for violation in error.violations:
                 plain = worded(violation.message, lambda _: "")
                 assert attribute is None or not attribute.search(plain), violation.message
+
+
+def test_references_survive_in_messages_about_outputs_that_follow():
+    tensor = {"DataType": "FLOAT32", "Sizes": [1]}
+    with pytest.raises(InvalidDescriptor) as error:
+        SliceOperatorDesc.completed({"InputTensor": tensor, "Offsets": [0], "Sizes": [1 << 32], "Strides": [1]})
+    (violation,) = error.value.violations
+    assert [reference.name for reference in references_of(violation.message)] == ["Sizes"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "data", "parameters"),
+    [
+        ("Resize", 10, "X", {"scales": "-1"}),
+        ("Resize", 13, "X", {"sizes": "2,-1"}),
+        ("Resize", 10, "X", {"antialias": "1", "scales": "1,1"}),
+        ("Resize", 18, "X", {"axes": "0,0", "scales": "1,1"}),
+        ("Resize", 13, "X", {"scales": ""}),
+        ("ArgMax", 13, "data", {"axis": "9"}),
+        ("Cast", 13, "input", {"to": "99"}),
+        ("Slice", 1, "data", {"starts": "1,1", "ends": "1"}),
+    ],
+)
+def test_nodes_name_a_wrong_parameter_by_reference(op_type: str, opset: int, data: str, parameters: dict[str, str]):
+    """So that an answer to a query does not name it a second time in front."""
+    with pytest.raises(InvalidDescriptor) as error:
+        OnnxNode.from_query(op_type, opset, parameters, {data: OnnxTensor("float32", (2, 3))})
+    message = error.value.violations[0].message
+    assert next(iter(parameters)) in [reference.name for reference in references_of(message)], message

@@ -230,8 +230,8 @@ def test_of_names_what_is_wrong_with_the_repeats_and_not_the_output(repeats: Any
             ("Sizes[1]: in the output, Sizes[1] is 6442450944, which does not fit DirectML's UINT: a whole number "
             "from 0 to 4294967295"),
         ),
-        ((2**15, 2**16), ("Sizes: the output would have 12884901888 elements; a DirectML buffer tensor has at most "
-                          "2^32 - 1 = 4294967295")),
+        ((2**15, 2**16), ("Sizes: in the output, Sizes multiply to 12884901888 elements; a DirectML buffer tensor has "
+                          "at most 2^32 - 1 = 4294967295")),
     ],
 )  # fmt: skip
 def test_of_an_output_that_is_too_large(repeats: Any, words: str) -> None:

@@ -246,8 +246,8 @@ def output_memory(slot: Slot, out: NDArray[Any] | None) -> tuple[memoryview, NDA
 _SAME_BITS: Mapping[str, str] = {
     # NumPy's kind or name -> how to move such elements through an operator that only copies them
     "complex128": "x.view(np.uint64).reshape(*x.shape, 2) with one more repeat of 1",
-    "M": "x.view(np.int64)",
-    "m": "x.view(np.int64)",
+    "M": named("x") + ".view(np.int64)",
+    "m": named("x") + ".view(np.int64)",
 }
 _TILE_TYPES = {t.row.numpy_name: t for t in facts_of("TILE").rows("InputTensor")[-1].data_types}
 _MOST_TILED_DIMENSIONS = facts_of("TILE").rows("InputTensor")[-1].dimension_counts[1]
@@ -297,7 +297,8 @@ def tile_call(x: object, repeats: object, out: Any = None, *, directml: bool = F
         raise InvalidParameter(named("x") + f" holds elements of {name}; a tensor holds numbers and booleans")
     tile_type = _TILE_TYPES.get(name)
     if (instead := _SAME_BITS.get(name) or _SAME_BITS.get(array.dtype.kind)) is not None:
-        raise InvalidParameter(f"no Tile takes {name}; to copy the same bits: {instead}; view the result as {name}")
+        message = f"no Tile takes {name}; to copy the same bits: " + instead
+        raise InvalidParameter(message + f"; view the result as {name}")
     if tile_type is None or array.ndim > _MOST_TILED_DIMENSIONS:
         if directml:
             raise InvalidParameter(

@@ -16,7 +16,6 @@ Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -152,11 +151,11 @@ def resampling(
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
     name, shape = _described(tensor)
-    refusals: list[str] = []
     ratios: dict[int, tuple[int, Fraction]] = {}
     with contextlib.suppress(InvalidParameter):  # said below, after what comes first
         ratios.update(_ratios(shape, sizes, scales, axes))
     instead = _onnx_resize(ratios, sized=sizes is not None)
+    message = ""
     for check in (
         lambda: _check_type(name, instead),
         lambda: mode_of(mode, antialias=antialias, instead=instead),
@@ -165,9 +164,9 @@ def resampling(
         try:
             check()
         except InvalidParameter as error:
-            refusals.append(error.detail)
-    if refusals:
-        raise InvalidParameter(functools.reduce(lambda message, more: message + (". Also: " + more), refusals))
+            message = message + ". Also: " + error.detail if message else error.detail
+    if message:
+        raise InvalidParameter(message)
     element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode, antialias=antialias)
     whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)

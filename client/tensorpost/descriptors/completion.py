@@ -218,7 +218,8 @@ class CompletedDescriptor(Descriptor):
                 causes = causes or _required_outputs(cls, given, own, ("Sizes",) if typed else ("DataType", "Sizes"))
             if causes:
                 raise InvalidDescriptor.of(causes) from None
-            raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
+            of_outputs = [replace(v, message="in the output, " + v.message) for v in error.violations]
+            raise InvalidDescriptor.of(of_outputs) from None
 
 
 def _with_outputs(
@@ -253,9 +254,3 @@ def _first_input(cls: type[CompletedDescriptor], given: Given) -> BufferTensorDe
         with suppress(NotGiven):
             return given.tensors(name)[0] if field.is_array else given.tensor(name)
     return None
-
-
-def _of_output(message: str) -> str:
-    """What is wrong with an output that follows from the other fields."""
-    elements = message.removeprefix("Sizes multiply to")
-    return f"the output would have{elements}" if elements != message else "in the output, " + message

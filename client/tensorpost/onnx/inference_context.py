@@ -125,6 +125,6 @@ class InferenceContext:
 
     def _axis(self, axis: int, stop: int, path: Path, rank: int) -> int:
         if not -rank <= axis < stop:
-            message = f"axis {axis} does not exist in {rank} dimensions"
+            message = (named("axis") if path[-1] == "axis" else "axis") + f" {axis} does not exist in {rank} dimensions"
             self.refuse("axis-out-of-range", path, message, axis, f"{-rank} to {stop - 1}")
         return axis + rank if axis < 0 else axis

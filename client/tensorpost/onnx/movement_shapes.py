@@ -58,10 +58,10 @@ def type_of_code(context: InferenceContext, name: str, default: str, allowed: tu
     code = context.attributes.get(name, 0)
     if not code:
         return default
-    named = next((row.numpy_name for row in DATA_TYPES if row.onnx_code == code), "")
-    if named not in allowed:
+    data_type = next((row.numpy_name for row in DATA_TYPES if row.onnx_code == code), "")
+    if data_type not in allowed:
         refuse_type(context, name, "does not make", code, allowed)
-    return named
+    return data_type
 
 
 def refuse_type(context: InferenceContext, name: str, does_not: str, code: object, allowed: Sequence[str]) -> NoReturn:
@@ -69,7 +69,7 @@ def refuse_type(context: InferenceContext, name: str, does_not: str, code: objec
     names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
     known = next((row.onnx for row in DATA_TYPES if code in (row.onnx_code, row.onnx)), None)
     shown = known or f"type {code!r}, which no tensor has here (float8 and types of fewer than 8 bits are none)"
-    message = f"{context.schema.name} {does_not} {shown}; `{name}` must be one of {names}"
+    message = f"{context.schema.name} {does_not} {shown}; `" + named(name) + f"` must be one of {names}"
     context.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
 
 
@@ -148,7 +148,7 @@ def _sliced(context: InferenceContext) -> InferredOutputs:
     axes = tuple(range(len(starts))) if axes is None else axes
     steps = context.integers("steps") or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or len(starts) > len(shape):
-        message = "starts, ends, axes and steps must have one entry for each axis that is cut"
+        message = named("starts") + ", ends, axes and steps must have one entry for each axis that is cut"
         context.refuse("array-length", context.place("starts"), message, list(starts), "arrays of equal lengths")
     output, first, every = list(shape), [0] * len(shape), [1] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):

@@ -289,7 +289,7 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
     small = [entry.name for entry in schema.value_inputs]  # callers give them in the place of attributes
     for name in attributes:
         if name not in names:
-            message = f"{schema.name} has no attribute {str(name)[:60]!r}"
+            message = f"{schema.name} has no attribute " + named(str(name), text=repr(str(name)[:60]))
             message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(
                 name, [*names, *small]
             )

@@ -299,7 +299,7 @@ def _axes(context: InferenceContext) -> tuple[int, ...] | None:
         elif axis % rank in seen:
             context.report.add(
                 "axis-repeated", ("attributes", "axes", index),
-                f"axis {axis} is the same as axes[{seen[axis % rank]}]; name each axis once", axis,
+                f"axis {axis} is the same as " + named("axes", seen[axis % rank]) + "; name each axis once", axis,
                 "axes that differ",
             )  # fmt: skip
         else:
@@ -314,7 +314,8 @@ def _scale_rules(context: InferenceContext, count: int | None) -> None:
         state = "both are" if sizes is not None else "neither is"
         context.report.add(
             "scales-or-sizes", ("inputs", "scales"),
-            f"exactly one of scales and sizes must be given, but {state} (an empty one counts as not given)",
+            "exactly one of " + named("scales") + f" and sizes must be given, but {state} (an empty one counts as not "
+            "given)",
             None if scales is None else list(scales), "one of scales and sizes",
         )  # fmt: skip
     of_what = "axes names" if "axes" in context.attributes else "the input has"
@@ -335,14 +336,15 @@ def _scale_rules(context: InferenceContext, count: int | None) -> None:
         if not (math.isfinite(scale) and scale > 0) or (at_least_1 and scale < 1):
             expected = "a finite number, 1 or more" if at_least_1 else "a finite number larger than 0"
             context.report.add(
-                "scale-range", (*context.place("scales"), index), f"scales[{index}] is {scale}; it must be {expected}",
+                "scale-range", (*context.place("scales"), index),
+                named("scales", index) + f" is {scale}; it must be {expected}",
                 scale if math.isfinite(scale) else str(scale), expected,
             )  # fmt: skip
     for index, size in enumerate(sizes or ()):
         if size < 0:
             context.report.add(
-                "size-negative", ("inputs", "sizes", index), f"sizes[{index}] is {size}; it cannot be negative",
-                size, "0 or more",
+                "size-negative", ("inputs", "sizes", index),
+                named("sizes", index) + f" is {size}; it cannot be negative", size, "0 or more",
             )  # fmt: skip
 
 
@@ -381,7 +383,7 @@ def _roi(context: InferenceContext, axes: tuple[int, ...]) -> dict[int, tuple[Fr
         return {}
     for index, edge in enumerate(roi):
         if not math.isfinite(edge):
-            message = f"roi[{index}] is {edge}; it must be finite"
+            message = named("roi", index) + f" is {edge}; it must be finite"
             context.report.add("roi-not-finite", ("inputs", "roi", index), message, str(edge), "a finite number")
             return {}
     if not crops:

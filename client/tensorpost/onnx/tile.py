@@ -87,7 +87,7 @@ def _tile_1(context: InferenceContext) -> Tiling | None:
         message = named("tiles") + f" is {numbers['tiles']}; it cannot be negative"
         broken("repeat-negative", ("inputs", "tiles"), message, numbers["tiles"], "0 or more")
     if not -rank <= numbers.get("axis", 0) < max(rank, 1):
-        message = f"axis {numbers['axis']} does not exist in an input of {rank} dimensions"
+        message = named("axis") + f" {numbers['axis']} does not exist in an input of {rank} dimensions"
         broken("axis-out-of-range", ("inputs", "axis"), message, numbers["axis"], f"{-rank} to {rank - 1}")
     elif rank == 0:
         message = "the input has rank 0, so there is no axis to tile along"

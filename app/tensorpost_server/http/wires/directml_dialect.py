@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from operator import itemgetter
 from typing import Any, cast
 
@@ -133,8 +132,8 @@ def _required(field: str, settings: Sequence[str]) -> str:
         "output_data_type": " is required: the output's type, as in output_data_type=FLOAT32",
         "output_sizes": " is required, as in output_sizes=1,1,4,4",
     }
-    sentences = [named(field, text=name) + advice[name] for name in settings]
-    return reduce(lambda message, more: message + "; " + more, sentences)
+    first, *more = [named(field, text=name) + advice[name] for name in settings]
+    return first + "".join(["; " + sentence for sentence in more])
 
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
