@@ -71,8 +71,10 @@ class Timeline:
     def add(self, name: PhaseName, begin: int, end: int) -> None:
         """Count a part of a phase."""
         with self._lock:
-            if not self.phases and self._queued is not None:
-                self.phases["queue"] = Phase(self._queued, begin, begin - self._queued, 1)
+            if self._queued is not None:  # of two parts at once, the one that began first may end last
+                queue = self.phases.setdefault("queue", Phase(self._queued, begin, parts=1))
+                queue.end = min(queue.end, begin)
+                queue.busy = queue.end - queue.begin
             phase = self.phases.setdefault(name, Phase(begin, end))
             phase.begin, phase.end = min(phase.begin, begin), max(phase.end, end)
             phase.busy += end - begin
