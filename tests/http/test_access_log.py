@@ -18,6 +18,8 @@ import pytest
 from tests.support.http_app import (
     JSON,
     NPY,
+    PATIENCE,
+    Controlled,
     Serving,
     eventually,
     http_app,
@@ -25,6 +27,7 @@ from tests.support.http_app import (
     npy_bytes,
     request_bytes,
     serving,
+    use_backend,
 )
 
 from tensorpost_server.http.access.api_keys import new_key
@@ -131,6 +134,24 @@ def test_a_caller_that_leaves_is_logged_as_such():
         (None, "client-disconnected"),
     ]
     assert left[0]["bytes_out"] < 160_000_000
+
+
+def test_a_deadline_after_the_first_byte_is_the_reason_of_an_answer_with_status_200():
+    stop = threading.Event()
+    backend = Controlled(before=lambda index: index and stop.wait(PATIENCE))
+    call = request_bytes("POST", TILE, npy_bytes(np.zeros(1 << 17, "uint8")), {**NPY, "prefer": "wait=1"})
+    with logged(slice_bytes=1 << 16) as (server, batches):
+        with use_backend(server.service, backend, slices_ahead=0), server.wire() as wire:
+            wire.send(call)
+            status, headers = wire.head()
+            threading.Timer(1.5, stop.set).start()  # a slice that is being computed is awaited
+            with pytest.raises((EOFError, ConnectionResetError)):
+                wire.read(int(headers["content-length"]))
+        eventually(lambda: lines(batches), "the line is written")
+
+    (line,) = lines(batches)
+    assert (status, line["status"], line["reason"]) == (200, 200, "deadline-exceeded")
+    assert 1 << 16 <= line["bytes_out"] < 1 << 18, "of 262144 elements and a head"
 
 
 # Line ends and escape sequences, raw where HTTP takes them and encoded where it does not

@@ -334,7 +334,7 @@ class AdjointAxis:
         low, high = np.zeros_like(elements), np.full_like(elements, self.input_size)
         while (low < high).any():
             middle = (low + high) // 2
-            index, _ = self.forward.taps_of(np.minimum(middle, self.input_size - 1))
+            index, _ = self.forward.taps_of(middle)
             reached = (index[tap] >= elements) | (low == high)
             low, high = np.where(reached, low, middle + 1), np.where(reached & (low < high), middle, high)
         return low
