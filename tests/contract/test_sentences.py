@@ -10,7 +10,7 @@ from copy import deepcopy
 import pytest
 from tests.support.vectors import vectors_files
 
-from tensorpost.descriptors import SliceOperatorDesc, operator_class
+from tensorpost.descriptors import TileOperatorDesc, operator_class
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, Violation
 from tensorpost.values.sentences import Reference, Sentence, named, references_of, worded
@@ -60,9 +60,9 @@ def test_operators_name_their_attributes_by_reference(operator: str):
 
 
 def test_references_survive_in_messages_about_outputs_that_follow():
-    tensor = {"DataType": "FLOAT32", "Sizes": [1]}
+    tensor = {"DataType": "FLOAT32", "Sizes": [2, 3]}
     with pytest.raises(InvalidDescriptor) as error:
-        SliceOperatorDesc.completed({"InputTensor": tensor, "Offsets": [0], "Sizes": [1 << 32], "Strides": [1]})
+        TileOperatorDesc.completed({"InputTensor": tensor, "Repeats": [1, 2**31]})
     (violation,) = error.value.violations
     assert [reference.name for reference in references_of(violation.message)] == ["Sizes"]
 
