@@ -29,11 +29,11 @@ RESERVED = 2 * len(BODY)  # input and output, at least
 SLOW = """
 import time
 from tensorpost_server.engine.worker import Worker
-watched = Worker._watched
-def slow(self, call, *args):
+until = Worker._until
+def slow(self, stop, call, *args):
     time.sleep(0.01)
-    return watched(self, call, *args)
-Worker._watched = slow
+    return until(self, stop, call, *args)
+Worker._until = slow
 """
 EXPECTED = (200, 413, 429, 503)
 GOODPUT = 0.9
