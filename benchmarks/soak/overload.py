@@ -31,7 +31,7 @@ import time
 from tensorpost_server.engine.worker import Worker
 until = Worker._until
 def slow(self, stop, call, *args):
-    time.sleep(0.01)
+    time.sleep(0.03)
     return until(self, stop, call, *args)
 Worker._until = slow
 """

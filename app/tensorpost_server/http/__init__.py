@@ -1,1 +1,1 @@
-"""HTTP in, HTTP out: one file per noun. No arrays are computed here."""
+"""HTTP in, HTTP out: one file per noun. Operators are computed elsewhere; pictures get their bytes here."""

@@ -231,9 +231,8 @@ class Execution:
         wanted, index = options.backend or self._service.workers().default, worker.backend.index
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
         runs = runs and worker.refusal_reason(plan) is None
-        checked = (
-            -1 if plan.form.index_range is None else prepared.order[plan.form.index_range.input]
-        )  # is read on the host
+        indices = plan.form.index_range  # read in host memory
+        checked = -1 if indices is None else prepared.order[indices.input]
         placed: list[memoryview | DeviceSource] = []
         for at, source in enumerate(sources or ()):
             if not isinstance(source, memoryview) and not (runs and source.worker is worker and at != checked):

@@ -32,7 +32,7 @@ INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
 PART = 2048  # elements of a long row between two looks at what comes next; with the result, half of a first-level cache
-"""Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
+# Scratch memory: where each register is, where each input's line begins, then the registers' own memory.
 AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
 
