@@ -50,8 +50,8 @@ _FIRST_PASSED = 3
 SWITCH_SECONDS = 0.0005
 """How long a thread keeps Python's lock from the event loop's thread, which wants it back several times a request. With
 Python's 5 ms, half of the small calls beside threads that parse or compute took 1.5 to 3 times as long. With 0.2 ms, 99
-of 100 beside four computations of 20,000,000 elements took 18 ms instead of 28, but beside 64 callers of JSON 71 instead
-of 51."""
+of 100 beside four computations of 20,000,000 elements took 18 ms instead of 28, but beside 64 callers of JSON 71
+instead of 51."""
 
 _TICKS_BETWEEN_LOOKS = 50  # at the files of TLS; uvicorn ticks ten times a second
 
