@@ -61,6 +61,8 @@ _CONNECTION_WINDOW = 4 << 20  # bytes of all bodies of a connection that may be 
 _MOST_TAKEN = 16.0  # requests of a connection that are taken in one turn of the event loop
 _FRAME_COST, _BLOCK_BYTE_COST = 1 / 16, 1 / 1024  # a frame, and a byte of a header block, as parts of a request
 _EMPTY_FRAMES_PER_SECOND = 1000.0
+_EMPTY_COST = 1 / 8  # of a frame that carries nothing, more than that of others: it is answered, or changes windows
+_SETTINGS_COST = 10  # of settings, which a caller sends once or twice
 _RESET_COST = 10  # of a reset, which has begun a request: a hundred in a second
 
 _log = logging.getLogger(__name__)
@@ -236,6 +238,7 @@ class Http2Connection(StreamConnection, asyncio.Protocol):
 
     def _spend(self, cost: float = 1) -> None:
         """Count a frame that carries nothing."""
+        self._taken += _EMPTY_COST
         now = self.shared.loop.time()
         more = (now - self._credit_since) * _EMPTY_FRAMES_PER_SECOND
         self._credit, self._credit_since = min(MOST_EMPTY_FRAMES, self._credit + more) - cost, now
@@ -346,7 +349,7 @@ class Http2Connection(StreamConnection, asyncio.Protocol):
         return None if self.peer is None else self.peer[0]
 
     def _settings(self, flags: int, number: int, payload: memoryview) -> None:
-        self._spend(1 + len(payload) // 6)  # each entry may change the window of every request
+        self._spend(_SETTINGS_COST + len(payload) // 6)  # each entry may change the window of every request
         if number or len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings are malformed")
         if flags & ACK:
