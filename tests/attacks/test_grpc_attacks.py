@@ -278,7 +278,7 @@ FAULTS = {
     ),
     "a block that is too large": (CALM, frame(HEADERS, 0, 1, bytes(16_000)) + frame(CONTINUATION, 0, 1, bytes(16_000))),
     "pings": (CALM, frame(PING, 0, 0, bytes(8)) * 4000),
-    "settings": (CALM, frame(SETTINGS, 0, 0, b"\0\3\0\0\0\1") * 4000),
+    "settings": (CALM, frame(SETTINGS, 0, 0, b"\0\3\0\0\0\1") * 150),
     "settings of many windows": (CALM, CALL + frame(SETTINGS, 0, 0, b"\0\4\0\0\xea\x60" * 2000)),
     "three sizes of the table": (COMPRESSION, frame(HEADERS, 4, 1, b"\x20" * 3)),
     "acknowledged settings": (CALM, frame(SETTINGS, 1) * 4000),
