@@ -140,7 +140,7 @@ def _plan(operation: Operation, chunk_bytes: int) -> Plan:
         InvalidParameter: the operator makes its outputs together, or several of them, or one with gaps.
     """
     plan = make_plan(operation, chunk_bytes)
-    if plan.form.computed_whole or len(plan.outputs) != 1 or not plan.outputs[0].layout.packed:
+    if plan.stages or len(plan.outputs) != 1 or not plan.outputs[0].layout.packed:
         raise InvalidParameter(
             f"{plan.operator} cannot be distributed: it must have one output, packed, of which parts can be computed"
         )

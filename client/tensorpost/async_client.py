@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
+    from .calls.graph_calls import GraphDocument, GraphInputs
+
 __all__ = ["AsyncClient"]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -238,6 +240,44 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
+
+    # ---- graphs ------------------------------------------------------------------------------------------------------
+
+    async def run_graph(
+        self,
+        graph: GraphDocument,
+        inputs: GraphInputs,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run several operators in one request: only the graph's inputs and outputs travel.
+
+        See `Client.run_graph`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return await api.compute_graph(self._transport, graph, inputs, out, options)
+
+    def stream_graph(
+        self,
+        graph: GraphDocument,
+        inputs: GraphInputs,
+        *,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> AsyncGenerator[Any, None]:
+        """Run a graph and take its outputs as `TensorBlock`s, one output after the other, in constant memory.
+
+        See `Client.stream_graph`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return api.stream_graph(self._transport, graph, inputs, block_bytes, options)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

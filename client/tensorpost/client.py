@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
+    from .calls.graph_calls import GraphDocument, GraphInputs
+
 __all__ = ["Client"]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -359,6 +361,82 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
+
+    # ---- graphs ------------------------------------------------------------------------------------------------------
+
+    def run_graph(
+        self,
+        graph: GraphDocument,
+        inputs: GraphInputs,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run several operators in one request: only the graph's inputs and outputs travel.
+
+        Args:
+            graph: the graph as a dict, or the path of a JSON file with one; see docs/graphs.md.
+            inputs: arrays by the names of the graph's inputs.
+            out: arrays to receive outputs into, by the names of the outputs; see `run`.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
+
+        Returns:
+            The outputs by their names.
+
+        Examples:
+            >>> graph = {
+            ...     "inputs": {"photo": {"data_type": "UINT8", "sizes": ["h", "w", 3]}},
+            ...     "nodes": [
+            ...         {"name": "f", "op_type": "Cast", "inputs": ["photo"], "attributes": {"to": "float32"}},
+            ...         {"name": "chw", "op_type": "Transpose", "inputs": ["f"], "attributes": {"perm": [2, 0, 1]}},
+            ...     ],
+            ...     "outputs": {"image": "chw"},
+            ... }
+            >>> with Client() as tp:                                                # doctest: +SKIP  (needs a server)
+            ...     image = tp.run_graph(graph, {"photo": np.zeros((4, 6, 3), np.uint8)})["image"]
+
+        Raises:
+            InvalidParameter, InvalidDescriptor: the graph or an argument is wrong; nothing was sent. Every broken rule
+                is listed, with its node.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return run_blocking(api.compute_graph(self._transport, graph, inputs, out, options))
+
+    def stream_graph(
+        self,
+        graph: GraphDocument,
+        inputs: GraphInputs,
+        *,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> Generator[Any, None, None]:
+        """Run a graph and take its outputs as `TensorBlock`s, one output after the other, in constant memory.
+
+        Args:
+            graph: see `run_graph`.
+            inputs: see `run_graph`.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
+            block_bytes: see `stream`.
+
+        Raises:
+            InvalidParameter, InvalidDescriptor: the graph or an argument is wrong; nothing was sent.
+            TensorpostError: while iterating; see `stream`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return iterate_blocking(api.stream_graph(self._transport, graph, inputs, block_bytes, options))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

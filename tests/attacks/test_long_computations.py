@@ -52,7 +52,7 @@ def test_an_element_costs_what_it_was_seen_to_cost(clock: Clock) -> None:
     meter, plan = CostMeter(1, processor=True), tile(4 << 20)
     assert meter.seconds(plan) == pytest.approx(5e-9 * plan.work)  # 87 minutes for 10^12
 
-    compute = meter.timed(plan, takes(clock, (1 << 20) * 2e-9))
+    compute = meter.timer(plan).timed(plan.work // len(plan.slices), takes(clock, (1 << 20) * 2e-9))
     for index in range(4):
         compute(index)
 
@@ -64,7 +64,7 @@ def test_an_element_costs_what_it_was_seen_to_cost(clock: Clock) -> None:
 def test_what_is_learnt_is_bounded(clock: Clock, seconds: float, rate: float) -> None:
     meter, plan = CostMeter(1, processor=True), tile(4 << 20)
 
-    meter.timed(plan, takes(clock, seconds))(0)
+    meter.timer(plan).timed(plan.work // len(plan.slices), takes(clock, seconds))(0)
 
     assert meter.seconds_per_element["TILE"] == pytest.approx(rate)
 
@@ -79,7 +79,7 @@ def test_threads_that_have_slices_share_the_time() -> None:
 def test_a_run_that_takes_longer_than_it_may_ends_between_two_slices(clock: Clock) -> None:
     meter, plan = CostMeter(2, processor=True), tile(4 << 20)
     meter.max_seconds = 10
-    compute = meter.timed(plan, takes(clock, 7.0))
+    compute = meter.timer(plan).timed(plan.work // len(plan.slices), takes(clock, 7.0))
 
     for index in range(3):
         compute(index)  # 21 s on one thread are 10.5 s on two
@@ -92,7 +92,8 @@ def test_a_run_that_takes_longer_than_it_may_ends_between_two_slices(clock: Cloc
 def test_one_slice_has_the_time_of_one_thread(clock: Clock) -> None:
     meter = CostMeter(8, processor=True)
     meter.max_seconds = 10
-    compute = meter.timed(tile(4 << 20, slices=1), takes(clock, 11.0))
+    plan = tile(4 << 20, slices=1)
+    compute = meter.timer(plan).timed(plan.work, takes(clock, 11.0))
 
     compute(0)
     with pytest.raises(LimitExceeded, match="TENSORPOST_MAX_SECONDS"):

@@ -79,7 +79,7 @@ def test_a_padding_of_many_periods_is_one_function(mode: str, sizes: list[int], 
     tensor = {"DataType": "UINT8", "Sizes": sizes}
     pads = [padding] * len(sizes)
     plan = plan_of("PADDING1", InputTensor=tensor, PaddingMode=mode, StartPadding=pads, EndPadding=pads)
-    assert isinstance(plan.form, BoxFunction)
+    assert isinstance(plan.steps[0].form, BoxFunction)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_windows_are_planned_without_looking_at_each_of_their_elements() -> None
     columns = {"DataType": "FLOAT32", "Sizes": [1, most, 1], "Strides": [0, 0, 0]}
     covering = {"WindowSizes": [1 << 16, 1 << 15], "StartPadding": [(1 << 16) - 1, (1 << 15) - 1], "EndPadding": [0, 0]}
     inside = {"DataType": "FLOAT32", "Sizes": [1, 1, most], "Strides": [0, 0, 0]}
-    assert isinstance(plan_of("UNFOLD", InputTensor=image, **covering).form, BoxFunction)
-    assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[most]).form, Copies)
+    assert isinstance(plan_of("UNFOLD", InputTensor=image, **covering).steps[0].form, BoxFunction)
+    assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[most]).steps[0].form, Copies)
     assert plan_of("FOLD", InputTensor=columns, OutputTensor=image, **covering).work >= 1000 * most
 
 

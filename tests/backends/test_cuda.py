@@ -32,7 +32,7 @@ from tensorpost_server.backends.device_run import SMALLEST_PART
 from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.engine import Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
-from tensorpost_server.planning import OutputSlices, Plan, PlanStep, cut, make_plan
+from tensorpost_server.planning import OutputSlices, Plan, PlanStep, Stage, cut, make_plan
 
 Fill = Callable[..., None]
 CASES = [*vectors(), *layouts()]
@@ -221,7 +221,9 @@ def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 <<
     cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sent))
     held = sum(slot.layout.size_in_bytes for slot in sent) if form.computed_whole else 0
     step = PlanStep(form, (), received, sent)
-    return Plan(cast("Any", None), (step,), cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
+    slices = cuts[0] if len(cuts) == 1 else OutputSlices(cuts)
+    stages = (Stage(0, slices, (), 1),) if form.computed_whole else ()
+    return Plan(cast("Any", None), (step,), slices, 1, held, stages=stages)
 
 
 @pytest.mark.parametrize("slice_bytes", [16, 1 << 20])
@@ -280,7 +282,9 @@ def test_outputs_that_are_computed_together_and_find_no_room_are_a_refusal(cupy:
     run.close()
 
     huge = made_plan(Array(fail, 1, 1), {"x": ("uint8", (8,))}, {"out": ("uint8", (1 << 20,))})
-    assert "its inputs and outputs need 1,114,120 bytes" in str(CudaBackend(memory_bytes=1 << 20).refusal_reason(huge))
+    assert "its inputs, constants and intermediate results need 1,114,120 bytes" in str(
+        CudaBackend(memory_bytes=1 << 20).refusal_reason(huge)
+    )
 
 
 def test_strings_are_refused(cupy: FakeCupy):

@@ -41,7 +41,7 @@ class Decoded:
 
 
 def answer(operation: Operation, media_type: MediaType) -> Answer:
-    return OperatorAnswer(RequestFormat(media_type, media_type), operation, None)
+    return OperatorAnswer(RequestFormat(media_type, media_type), Graph.of(operation), None)
 
 
 def inference(operation: Operation, *outputs: RequestedOutput, compressed: bool = False, binary: bool = True) -> Answer:

@@ -19,6 +19,7 @@ from tests.support import strategies as ours
 from tests.support.vectors import Case, elements
 
 from tensorpost.descriptors import OperatorDesc, operator_class, parse_operator
+from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.operators import form_of
 from tensorpost_server.planning import make_plan
@@ -28,7 +29,7 @@ TYPES = ours.TILE_DATA_TYPES
 SEEDS = st.integers(0, 2**32)
 
 
-def run(desc: OperatorDesc, *buffers: bytes, slice_bytes: int = 1 << 20) -> list[bytes]:
+def run(desc: OperatorDesc | OnnxNode, *buffers: bytes, slice_bytes: int = 1 << 20) -> list[bytes]:
     """The outputs' buffers."""
     plan = make_plan(desc, slice_bytes)
     started = BACKEND.start(plan, [memoryview(buffer) for buffer in buffers])
@@ -322,3 +323,15 @@ def test_forms_are_values_and_read_inside_their_inputs(operator: str, data: st.D
         for source, read in zip(desc.inputs, reads, strict=True):
             for (low, high), size in zip(read or (), source.layout.sizes, strict=read is not None):
                 assert 0 <= low <= high <= size
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("op_type", "empty"), [("ReduceSum", 0), ("ReduceMax", -np.inf), ("ReduceMin", np.inf), ("ReduceProd", 1)]
+)
+def test_lines_without_elements_are_reduced_as_onnx_says(op_type: str, empty: float, dtype: str) -> None:
+    x = OnnxTensor(dtype, (0, 2))
+
+    (found,) = run(OnnxNode.of(op_type, {"data": x, "axes": [0]}, opset=20), b"")
+
+    assert np.frombuffer(found, dtype).tolist() == [empty, empty]

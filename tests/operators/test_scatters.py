@@ -172,4 +172,4 @@ def test_halves_that_are_combined_have_their_float32_copy_reserved(op_type: str,
         },
     })  # fmt: skip
 
-    assert make_plan(node, 1 << 20).form.scratch_bytes(((0, count),)) >= 4 * count
+    assert make_plan(node, 1 << 20).steps[0].form.scratch_bytes(((0, count),)) >= 4 * count

@@ -35,7 +35,7 @@ def _numba() -> NumbaBackend:
 
 
 def _by_numpy(plan: Plan) -> Way:
-    return "library" if plan.form.library else "arrays"
+    return "library" if plan.steps[0].form.library else "arrays"
 
 
 def _by_numba(plan: Plan) -> Way:
@@ -43,11 +43,11 @@ def _by_numba(plan: Plan) -> Way:
 
 
 def _by_cuda(plan: Plan) -> Way:
-    if plan.form.computed_whole:
+    if plan.steps[0].form.computed_whole:
         return _by_numpy(plan)
-    inputs = [_array(layout) for layout in plan.operands]
+    inputs = [_array(layout) for layout in plan.input_layouts]
     steps = [
-        launch_plan.plan(plan.form, inputs, whole_box(slot.layout.sizes), _array(slot.layout), number)
+        launch_plan.plan(plan.steps[0].form, inputs, whole_box(slot.layout.sizes), _array(slot.layout), number)
         for number, slot in enumerate(plan.outputs)
     ]
     return "arrays" if None in steps else "fused"

@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorpost import frame
-from tensorpost_server.backends import BACKENDS, Backend, HostBackend
+from tensorpost_server.backends import BACKENDS, Backend, HostBackend, RunWithoutStages
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
 from tensorpost_server.main import create_app
@@ -412,7 +412,7 @@ class Controlled(HostBackend):
 
 
 @dataclass
-class ControlledRun:
+class ControlledRun(RunWithoutStages):
     """A run of `Controlled`."""
 
     backend: Controlled

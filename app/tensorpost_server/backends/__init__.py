@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Backend, CannotOpen, DeviceMemory, DeviceOptions, HostBackend, Run, SharingBackend
+from .base import Backend, CannotOpen, DeviceMemory, DeviceOptions, HostBackend, Run, RunWithoutStages, SharingBackend
 
 __all__ = [
     "BACKENDS",
@@ -17,6 +17,7 @@ __all__ = [
     "DeviceOptions",
     "HostBackend",
     "Run",
+    "RunWithoutStages",
     "SharingBackend",
     "load_backend",
 ]

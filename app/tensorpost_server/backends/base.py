@@ -38,7 +38,30 @@ class DeviceOptions:
 
 
 class Run(Protocol):
-    """One plan with its inputs, on one device."""
+    """One plan with its inputs, on one device.
+
+    Parts of a stage may be prepared at the same time, when the stage before it has been finished. The first slice
+    prepares what was not prepared before.
+    """
+
+    def parts(self, stage: int) -> int:
+        """How many parts the stage is prepared in; 0 if this device computes it with the slices."""
+        ...
+
+    def prepare(self, stage: int, part: int) -> None:
+        """Compute a part of a stage of the plan, now; errors are those of `compute`."""
+        ...
+
+    def finish(self, stage: int) -> None:
+        """End a stage, whose parts are all prepared.
+
+        Takes long only if the stage has computed indices, which are compared with the axis that a later step uses them
+        on (`Stage.checked`).
+
+        Raises:
+            InvalidDescriptor: one is outside.
+        """
+        ...
 
     def compute(self, index: int) -> memoryview:
         """Slice `index` of the plan in host memory, computed now; `plan.slices.piece(index).computed` bytes.
@@ -58,6 +81,22 @@ class Run(Protocol):
         Called once, after the last `compute` has returned.
         """
         ...
+
+
+class RunWithoutStages:
+    """Base of runs that compute everything with the slices: their part of `Run` that is the same for all."""
+
+    __slots__ = ()
+
+    def parts(self, stage: int) -> int:
+        """See `Run.parts`: none."""
+        return 0
+
+    def prepare(self, stage: int, part: int) -> None:
+        """See `Run.prepare`: there is no part."""
+
+    def finish(self, stage: int) -> None:
+        """See `Run.finish`: nothing was computed yet."""
 
 
 class Backend(Protocol):
@@ -230,8 +269,8 @@ class HostBackend:
 
     def held_bytes(self, plan: Plan) -> int:
         """Outputs that are computed together, by one thread, and the scratch memory of what is computed at a time."""
-        at_once = 1 if plan.form.computed_whole else min(self.threads, max(1, len(plan.slices)))
-        return plan.held_bytes + plan.scratch_bytes * at_once
+        most_parts = max([len(plan.slices), *[len(stage.slices) for stage in plan.stages]])
+        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, most_parts))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Always None: the device reads ordinary memory."""

@@ -13,11 +13,12 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
+from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.problems import OutOfDeviceMemory
 
 from ..forms.base import extents
-from ..planning import OutputSlice, Plan, PlanStep, cut
+from ..planning import OutputSlice, Plan, PlanStep, Stage, cut
 from .base import DeviceMemory, plain_memory
 
 SMALLEST_PART = 64 * 1024
@@ -33,6 +34,16 @@ class RunDevice(Protocol):
     Each call but `put` has done all that it says when it returns. `OutOfDeviceMemory` is raised by each if the device
     has too little memory for it now, `DeviceLost` if the device failed for good.
     """
+
+    @property
+    def xp(self) -> Any:
+        """The library of its arrays, `numpy` or `cupy`."""
+        ...
+
+    @property
+    def splits_stages(self) -> bool:
+        """Whether several threads compute a stage in parts, in ordinary memory; else `compute` does it at once."""
+        ...
 
     def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], Any]:
         """An array for each input, which lies in its block of bytes by its layout.
@@ -74,6 +85,10 @@ class RunDevice(Protocol):
         """
         ...
 
+    def in_host_memory(self, array: Any) -> Any:
+        """The array in ordinary memory."""
+        ...
+
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Host memory for a slice, of the kind that the device writes fastest; see `Backend.host_memory`."""
         ...
@@ -94,20 +109,108 @@ class DeviceRun:
         targets: see `SharingBackend.start`.
     """
 
-    __slots__ = ("_device", "_inputs", "_lock", "_outputs", "_plan", "_step", "_targets", "_uploaded")
+    __slots__ = (
+        "_begun",
+        "_device",
+        "_ended",
+        "_inputs",
+        "_lock",
+        "_memory",
+        "_plan",
+        "_targets",
+        "_tensors",
+        "_uploaded",
+    )
 
     def __init__(
         self, device: RunDevice, plan: Plan, blocks: Sequence[RunMemory],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> None:  # fmt: skip
-        (self._step,) = plan.steps  # of several, all but the last would be computed in full and stay on the device
         self._device, self._plan, self._targets = device, plan, targets
-        self._lock = threading.Lock() if self._step.form.computed_whole else None
-        self._outputs: list[Any] = []  # where the step computes all of them together
-        self._inputs, self._uploaded = device.put(plan.operands, blocks)
+        self._lock = threading.RLock() if plan.stages else None
+        self._begun = self._ended = 0  # stages
+        self._tensors: dict[NodeOutput, Any] = {}
+        self._memory: list[memoryview] = []  # of the outputs of the stage that is computed in parts
+        layouts: Sequence[Layout] = plan.input_layouts
+        if plan.is_graph:
+            constants = plan.graph.constants
+            layouts = [*layouts, *[slot.layout for slot, _ in constants]]
+            blocks = [*blocks, *[memoryview(data) for _, data in constants]]
+        self._inputs, self._uploaded = device.put(layouts, blocks)
+
+    # ---- stages ------------------------------------------------------------------------------------------------------
+
+    def parts(self, stage: int) -> int:
+        """See `Run.parts`."""
+        at = self._plan.stages[stage]
+        return len(at.slices) if self._device.splits_stages else 1
+
+    def prepare(self, stage: int, part: int) -> None:
+        """See `Run.prepare`."""
+        at = self._begin(stage)
+        step = self._plan.steps[at.step]
+        if self._memory:
+            piece = at.slices.piece(part)
+            target = self._memory[piece.output][piece.begin : piece.begin + piece.computed]
+            self._device.compute_slice(step, self._operands(step), self._uploaded, piece, target)
+        else:
+            outputs = self._device.compute(step, self._operands(step), self._uploaded)
+            self._tensors.update({NodeOutput(at.step, index): array for index, array in enumerate(outputs)})
+
+    def finish(self, stage: int) -> None:
+        """See `Run.finish`."""
+        at = self._begin(stage)  # if it has no part, because its outputs have no elements
+        self._ended = stage + 1
+        for reader, output in at.checked:
+            indices = self._device.in_host_memory(self._tensors[NodeOutput(at.step, output)])
+            self._plan.steps[reader].check_indices(indices)
+
+    def _begin(self, stage: int) -> Stage:
+        """Free what nobody reads any more, and take memory for the outputs of a stage that is computed in parts."""
+        at = self._plan.stages[stage]
+        assert self._lock is not None
+        with self._lock:
+            if self._begun == stage:
+                self._begun += 1
+                for ref in at.freed:
+                    del self._tensors[ref]
+                step, self._memory = self._plan.steps[at.step], []
+                if self._device.splits_stages and not step.form.computed_whole:
+                    self._memory = [plain_memory(slot.layout.size_in_bytes) for slot in step.outputs]
+                    for index, (slot, memory) in enumerate(zip(step.outputs, self._memory, strict=True)):
+                        self._tensors[NodeOutput(at.step, index)] = slot.layout.view(memory)
+        return at
+
+    def _prepare_rest(self) -> None:
+        assert self._lock is not None
+        with self._lock:  # other slices wait for it
+            for stage in range(self._ended, len(self._plan.stages)):
+                for part in range(self.parts(stage)):
+                    self.prepare(stage, part)
+                self.finish(stage)
+
+    def _operands(self, step: PlanStep) -> list[Any]:
+        """The inputs of a step, as it reads them."""
+        if not self._plan.is_graph:
+            return self._inputs
+        found: list[Any] = []
+        for source, layout in zip(step.sources, step.operands, strict=True):
+            match source:
+                case GraphInput(index):
+                    array = self._inputs[index]
+                case GraphConstant(index):
+                    array = self._inputs[len(self._plan.inputs) + index]
+                case NodeOutput():
+                    array = self._tensors[source]
+            found.append(_as_operand(self._device.xp, array, layout))
+        return found
+
+    # ---- slices ------------------------------------------------------------------------------------------------------
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`; nothing where the slice is put into shared memory."""
+        if self._ended < len(self._plan.stages):
+            self._prepare_rest()
         piece = self._plan.slices.piece(index)
         target = None
         if self._targets is not None:
@@ -115,20 +218,20 @@ class DeviceRun:
             if memory is None:
                 return memoryview(b"")
             target = memory.part(piece.begin, piece.computed)
-        if self._lock is not None:
-            with self._lock:  # other slices of the run wait for it
-                self._outputs = self._outputs or self._device.compute(self._step, self._inputs, self._uploaded)
-        return self._slice(piece, target)
+        source = self._plan.graph.outputs[piece.output] if self._plan.is_graph else NodeOutput(0, piece.output)
+        return self._slice(source, piece, target)
 
-    def _slice(self, piece: OutputSlice, target: RunMemory | None) -> memoryview:
+    def _slice(self, source: NodeOutput, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         """A slice; in halves, and halves of those, if the device has no room for it."""
+        step = self._plan.steps[source.node]
+        layout = step.outputs[source.index].layout
         try:
-            if self._lock is None:
-                return self._device.compute_slice(self._step, self._inputs, self._uploaded, piece, target)
-            part = self._outputs[piece.output][(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
-            return self._device.take(part, self._step.outputs[piece.output].layout, piece, target)
+            if (array := self._tensors.get(source)) is not None:
+                part = array[(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
+                return self._device.take(part, layout, piece, target)
+            own = piece if piece.output == source.index else replace(piece, output=source.index)
+            return self._device.compute_slice(step, self._operands(step), self._uploaded, own, target)
         except OutOfDeviceMemory:
-            layout = self._step.outputs[piece.output].layout
             part = replace(layout, sizes=tuple(extents(piece.box)), size_in_bytes=piece.computed)
             half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
             smaller = cut(part, half, piece.output)
@@ -141,7 +244,7 @@ class DeviceRun:
         for one in smaller:
             spans = zip(piece.box, one.box, strict=True)
             box = tuple([(first + start, first + stop) for (first, _), (start, stop) in spans])
-            self._slice(replace(one, box=box), part_of(target, one.begin, one.computed))
+            self._slice(source, replace(one, box=box), part_of(target, one.begin, one.computed))
         return target if isinstance(target, memoryview) else memoryview(b"")
 
     def close(self) -> None:
@@ -149,7 +252,19 @@ class DeviceRun:
             if self._uploaded is not None:
                 self._device.release(self._uploaded)
         finally:
-            self._inputs, self._outputs = [], []
+            self._inputs = []
+            self._tensors.clear()
+            self._memory.clear()
+
+
+def _as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
+    """A packed array as a step reads it: with its own sizes, reshaped, or broadcast."""
+    if array.shape == layout.sizes:
+        return array
+    if layout.packed or 0 in layout.sizes:
+        return array.reshape(layout.sizes) if layout.packed else xp.empty(layout.sizes, array.dtype)
+    strides = tuple([stride * array.itemsize for stride in layout.strides])
+    return xp.lib.stride_tricks.as_strided(array, layout.sizes, strides)
 
 
 def part_of(memory: RunMemory, begin: int, size_in_bytes: int) -> RunMemory:

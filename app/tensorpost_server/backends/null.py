@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..planning import Plan
-from .base import HostBackend
+from .base import HostBackend, RunWithoutStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NullBackend(HostBackend):
 
 
 @dataclass(frozen=True, slots=True)
-class NullRun:
+class NullRun(RunWithoutStages):
     """A plan without its inputs."""
 
     plan: Plan

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
@@ -31,13 +32,21 @@ class NumpyBackend(HostBackend):
 
     def library(self, plan: Plan) -> str:
         """ONNX Runtime, for operators that NumPy does not compute here."""
-        return "" if plan.form.library == self.name else plan.form.library
+        return "+".join([name for name in plan.libraries if name != self.name])
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DeviceRun:
         """Views of the inputs; nothing is copied."""
         return DeviceRun(self, plan, inputs)
 
     # ---- for the runs ------------------------------------------------------------------------------------------------
+
+    @property
+    def xp(self) -> Any:
+        return np
+
+    @property
+    def splits_stages(self) -> bool:
+        return True
 
     def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], None]:
         """Views of the blocks."""
@@ -49,14 +58,24 @@ class NumpyBackend(HostBackend):
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
     ) -> memoryview:
-        """Computed into new memory: there is none of another kind."""
         layout, box = step.outputs[piece.output].layout, piece.box
-        block = (np.empty if layout.packed else np.zeros)(piece.computed, np.uint8)
+        block = slice_block(layout, piece, target)
         step.form.fill(np, inputs, box, elements_of(np, block, layout, extents(box)), piece.output)
         return block.data
 
     def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         return bytes_of(np, part, layout, piece).data
 
+    def in_host_memory(self, array: Any) -> Any:
+        return array
+
     def release(self, uploaded: None) -> None:
         """Nothing was begun."""
+
+
+def slice_block(layout: Layout, piece: OutputSlice, target: RunMemory | None) -> NDArray[np.uint8]:
+    """The bytes that a slice is computed into: the target's, or new ones, with zeros where gaps stay."""
+    if target is not None:
+        assert isinstance(target, memoryview)
+        return np.frombuffer(target, np.uint8)
+    return (np.empty if layout.packed else np.zeros)(piece.computed, np.uint8)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tensorpost.values.problems import LimitExceeded
 
 from ..forms.base import ComputedSeconds
 from ..planning import Plan
+
+T = TypeVar("T")
 
 CHEAP_WORK = 1 << 26
 """Elements up to which a plan's time is not estimated: some tenths of a second at most."""
@@ -46,12 +49,16 @@ class CostMeter:
 
     def seconds(self, plan: Plan) -> float:
         """Estimate of the time that the plan takes on this device if it is alone there."""
-        rate = self._rates.get(plan.operator, self._first)
-        return plan.work * rate / max(1, min(self._threads, len(plan.slices)))
+        return self.part_seconds(plan, plan.work) / self._threads_of(plan)
 
-    def slice_seconds(self, plan: Plan) -> float:
-        """Estimate of the time that a slice of the plan takes here."""
-        return plan.work * self._rates.get(plan.operator, self._first) / max(1, len(plan.slices))
+    def part_seconds(self, plan: Plan, work: int) -> float:
+        """Estimate of the time that a part of the plan takes here that reads and combines so many elements."""
+        return work * self._rates.get(plan.operator, self._first)
+
+    def _threads_of(self, plan: Plan) -> int:
+        """How many threads the plan keeps at work."""
+        most_parts = max([len(plan.slices), *[len(stage.slices) for stage in plan.stages]])
+        return max(1, min(self._threads, most_parts))
 
     def check(self, plan: Plan, setting: str) -> None:
         """Refuse a plan that would take too long.
@@ -69,38 +76,56 @@ class CostMeter:
                 "seconds",
             )  # fmt: skip
 
-    def timed(self, plan: Plan, compute: Callable[[int], memoryview]) -> Callable[[int], memoryview]:
-        """Wrap the function that computes the slices of one run, so that the time of each slice is recorded.
+    def timer(self, plan: Plan) -> RunTimer:
+        """What records the times of one run."""
+        return RunTimer(self, plan, self._threads_of(plan))
 
-        It raises `LimitExceeded` when the slices have taken longer than `max_seconds`: before a slice, and within one
-        that is computed in turns.
-        """
-        work = plan.work // max(1, len(plan.slices))
-        threads = max(1, min(self._threads, len(plan.slices)))
-        taken = 0.0
-
-        def check(seconds: float) -> None:
-            if taken + seconds > self.max_seconds * threads:
-                raise LimitExceeded.of(
-                    "the time of this request", round((taken + seconds) / threads), round(self.max_seconds),
-                    "TENSORPOST_MAX_SECONDS", "seconds",
-                )  # fmt: skip
-
-        def compute_timed(index: int) -> memoryview:
-            nonlocal taken
-            check(0.0)
-            with ComputedSeconds(check) as computed:
-                block = compute(index)
-            seconds = computed.seconds
-            taken += seconds
-            if work >= _LEAST_WORK:
-                self._learn(plan.operator, seconds / work)
-            return block
-
-        return compute_timed
-
-    def _learn(self, operator: str, rate: float) -> None:
+    def learn(self, operator: str, rate: float) -> None:
+        """Take note of the seconds that an element of an operator has taken."""
         rate = min(max(rate, self._first / _MOST_CHANGE), self._first * _MOST_CHANGE)
         with self._lock:
             before = self._rates.get(operator, rate)
             self._rates[operator] = before + _WEIGHT * (rate - before)
+
+
+class RunTimer:
+    """Records how long the parts of one run take.
+
+    Args:
+        meter: learns from them.
+        plan: what runs.
+        threads: how many of them run at the same time.
+    """
+
+    __slots__ = ("_meter", "_operator", "_taken", "_threads")
+
+    def __init__(self, meter: CostMeter, plan: Plan, threads: int) -> None:
+        self._meter, self._operator, self._threads = meter, plan.operator, threads
+        self._taken = 0.0
+
+    def timed(self, work: int, compute: Callable[..., T]) -> Callable[..., T]:
+        """Wrap the function that computes a part of this much work, so that its time is recorded.
+
+        It raises `LimitExceeded` when the parts have taken longer than `max_seconds`: before a part, and within one
+        that is computed in turns.
+        """
+
+        def compute_timed(*args: Any) -> T:
+            self._check(0.0)
+            with ComputedSeconds(self._check) as computed:
+                made = compute(*args)
+            seconds = computed.seconds
+            self._taken += seconds
+            if work >= _LEAST_WORK:
+                self._meter.learn(self._operator, seconds / work)
+            return made
+
+        return compute_timed
+
+    def _check(self, seconds: float) -> None:
+        most = self._meter.max_seconds
+        if self._taken + seconds > most * self._threads:
+            raise LimitExceeded.of(
+                "the time of this request", round((self._taken + seconds) / self._threads), round(most),
+                "TENSORPOST_MAX_SECONDS", "seconds",
+            )  # fmt: skip

@@ -115,7 +115,7 @@ class Worker:
         """Whether the plan should be run by `run_now`: a switch to a thread would take longer than the computation."""
         return (
             self.backend.inline
-            and not plan.form.library  # which works in another process
+            and not plan.libraries  # which works in another process
             and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
             and plan.work <= self.inline.work
         )
@@ -223,17 +223,39 @@ class Worker:
         except BaseException:
             self._threads.close(calls)
             raise
-        ahead: deque[Future[memoryview]] = deque()
-        compute = self.costs.timed(plan, run.compute)
-        if timeline is not None:
-            compute = timeline.timed("kernel", compute)
-        asked, count, stop, cost = 0, len(plan.slices), threading.Event(), self._cost(plan)
+        ahead: deque[Future[Any]] = deque()
+        timer, stop = self.costs.timer(plan), threading.Event()
+
+        def submit(part_work: int, call: Callable[..., Any], *args: int) -> None:
+            timed = timer.timed(part_work, call)
+            if timeline is not None:
+                timed = timeline.timed("kernel", timed)
+            cost = self.costs.part_seconds(plan, part_work) + _CALL_SECONDS
+            ahead.append(self._threads.submit(calls, cost, self._watched, self._until, stop, timed, *args))
+
         try:
+            work = plan.work
+            for stage, what in enumerate(plan.stages):
+                count = run.parts(stage)
+                work -= what.work if count else 0
+                for part in range(count):
+                    submit(what.work // count, run.prepare, stage, part)
+                    if len(ahead) > self.slices_ahead:
+                        await asyncio.wrap_future(ahead[0])
+                        ahead.popleft()
+                while ahead:
+                    await asyncio.wrap_future(ahead[0])
+                    ahead.popleft()
+                if what.checked:
+                    submit(0, run.finish, stage)
+                    await asyncio.wrap_future(ahead[0])
+                    ahead.popleft()
+                else:
+                    run.finish(stage)
+            asked, count = 0, len(plan.slices)
             for index, piece in enumerate(plan.slices):
-                # Outputs that are made together are there after the first slice; another thread would wait for it.
-                alone = plan.form.computed_whole and index == 0
-                while asked < min(count, index + 1 + (0 if alone else self.slices_ahead)):
-                    ahead.append(self._threads.submit(calls, cost, self._watched, self._until, stop, compute, asked))
+                while asked < min(count, index + 1 + self.slices_ahead):
+                    submit(work // count, run.compute, asked)
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
@@ -253,7 +275,7 @@ class Worker:
         Processors compute where the inputs are: nothing is moved, and a run starts at once unless it reads its indices.
         On a thread, it would wait for one turn more of another caller's computation.
         """
-        if self.backend.inline and plan.form.index_range is None:
+        if self.backend.inline and not plan.checked_inputs:
             return self._watched(self._begin, plan, inputs, targets)
         moved = 0 if self.backend.inline else plan.input_bytes  # to the memory of the device
         start = self._begin
@@ -286,7 +308,7 @@ class Worker:
         with suppress(Exception):  # a run that could not start has nothing to close, and its caller was cancelled
             await self._close(plan, await asyncio.wrap_future(starting))
 
-    async def _finish(self, plan: Plan, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
+    async def _finish(self, plan: Plan, run: Run, ahead: Sequence[Future[Any]]) -> None:
         """Await the slices that have begun, then close the run."""
         # A slice that is being computed reads the inputs until it ends.
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancelled()]
@@ -295,7 +317,7 @@ class Worker:
 
     async def _close(self, plan: Plan, run: Run) -> None:
         # On a processor it drops references, but outputs that were made together take a while to be unmapped.
-        if self.backend.inline and not plan.form.computed_whole:
+        if self.backend.inline and not plan.stages:
             run.close()
         else:
             await asyncio.wrap_future(self._threads.submit_first(run.close))
@@ -345,8 +367,8 @@ class Worker:
             return call(*args)
 
     def _cost(self, plan: Plan) -> float:
-        """The fair queue's cost of a slice, seconds: what it has taken here so far, and what a call takes."""
-        return self.costs.slice_seconds(plan) + _CALL_SECONDS
+        """The fair queue's cost of a whole plan, seconds: what it has taken here so far, and what a call takes."""
+        return self.costs.part_seconds(plan, plan.work) + _CALL_SECONDS
 
     @property
     def _retry_after(self) -> dict[str, Any]:

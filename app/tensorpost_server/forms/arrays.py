@@ -136,7 +136,8 @@ class Lines(BoxForm):
         if xp is np and inputs[0].dtype == np.float16 and box == wanted:
             # A few lines at a time, for what they are widened to takes memory.
             firsts = tuple([(0, 1) if axis in self.axes else span for axis, span in spans])
-            for part in blocks(firsts, max(1, LINES_AT_ONCE // math.prod([self.sizes[axis] for axis in self.axes]))):
+            length = math.prod([self.sizes[axis] for axis in self.axes])  # 0 of lines without elements
+            for part in blocks(firsts, max(1, LINES_AT_ONCE // max(1, length))):
                 go_on()
                 lines = tuple([wanted[axis] if axis in self.axes else span for axis, span in enumerate(part)])
                 at = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(lines, box, strict=True)]

@@ -231,11 +231,10 @@ class Execution:
         wanted, index = options.backend or self._service.workers().default, worker.backend.index
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
         runs = runs and worker.refusal_reason(plan) is None
-        indices = plan.form.index_range  # read in host memory
-        checked = -1 if indices is None else prepared.order[indices.input]
+        checked = {prepared.order[index] for index in plan.checked_inputs}  # read in host memory
         placed: list[memoryview | DeviceSource] = []
         for at, source in enumerate(sources or ()):
-            if not isinstance(source, memoryview) and not (runs and source.worker is worker and at != checked):
+            if not isinstance(source, memoryview) and not (runs and source.worker is worker and at not in checked):
                 size = source.memory.nbytes
                 block = self.reserve(size).memory(size)
                 await source.read_into(block)
@@ -252,7 +251,7 @@ class Execution:
         worker = self._service.workers().choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._observation.backend = worker.computed_by(plan)
-        self._observation.opset_version = plan.operation.opset_version
+        self._observation.opset_version = plan.opset_version
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()

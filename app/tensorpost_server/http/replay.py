@@ -76,13 +76,13 @@ class Replay:
         stages.done("compute")
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
-            operation = prepared.plan.operation
+            plan = prepared.plan
             if self._proxies is not None:
                 address = self._proxies.caller(address, self._forwarded)
             record = RequestRecord(
-                time.time(), id_, self._key_name or address or "local", "POST", self._path, operation.op_type,
+                time.time(), id_, self._key_name or address or "local", "POST", self._path, plan.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
-                operation.opset_version,
+                plan.opset_version,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output

@@ -1,16 +1,18 @@
-"""Make the plan of an operation: layouts, byte counts, slices and the form. Pure and cached."""
+"""Make the plan of a graph: layouts, byte counts, stages, slices and forms. Pure and cached."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import cast
+from typing import Any, NamedTuple, cast
 
-from tensorpost.values.graph import Graph, Node, Ref
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput, Ref
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.operation import Operation, Slot
+from tensorpost.values.problems import InvalidDescriptor
 
 from ..forms import Form, whole_box
 from ..operators import form_of
@@ -25,6 +27,9 @@ last bits depend on it. One element of an output is never cut, however much it r
 """
 
 
+_MOST_KEPT_BYTES = 64 * 1024  # of the constants of a graph whose plan is kept for the next call
+
+
 @dataclass(frozen=True, slots=True)
 class PlanStep:
     """One node of the graph, as it is computed.
@@ -34,12 +39,14 @@ class PlanStep:
         sources: where each input comes from.
         inputs: the inputs, as the form reads them.
         outputs: the outputs.
+        name: the node's name; empty in the graph of one node.
     """
 
     form: Form
     sources: tuple[Ref, ...]
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
+    name: str = ""
 
     @classmethod
     def of(cls, node: Node) -> PlanStep:
@@ -50,13 +57,50 @@ class PlanStep:
                 Slot(slot.name, Layout.row_major(slot.layout.data_type, sizes))
                 for slot, sizes in zip(inputs, form.input_sizes, strict=False)
             ])  # fmt: skip
-        return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs)
+        return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs, node.name)
 
     @property
     def operands(self) -> tuple[Layout, ...]:
         """How the form reads each input: as it lies, or broadcast to the output's sizes."""
         sizes = self.outputs[0].layout.sizes
         return tuple([self.form.operand(slot.layout, sizes) for slot in self.inputs])
+
+    def check_indices(self, indices: Any) -> None:
+        """Refuse indices outside of their axis.
+
+        Args:
+            indices: the array of the input that holds them.
+
+        Raises:
+            InvalidDescriptor: one is outside.
+        """
+        assert self.form.index_range is not None
+        try:
+            self.form.index_range.check(indices)
+        except InvalidDescriptor as error:
+            if not self.name:
+                raise
+            found = [replace(each, message=f"node {self.name!r}: {each.message}") for each in error.violations]
+            raise InvalidDescriptor.of(found) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step whose outputs are computed in full, before the next stage begins.
+
+    Attributes:
+        step: the step's place in `Plan.steps`.
+        slices: the parts that processors compute it in; one part if it computes its outputs together.
+        freed: tensors that nobody reads any more when it begins.
+        work: estimate of the elements that are read and combined, all parts together.
+        checked: steps that read indices of these outputs, each with the output; they are checked at the end.
+    """
+
+    step: int
+    slices: Slices | OutputSlices
+    freed: tuple[NodeOutput, ...]
+    work: int
+    checked: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +111,22 @@ class Plan:
         graph: what the plan was made of.
         steps: its nodes in the order in which they are computed.
         slices: how the outputs are cut, in the order of the answer's bytes.
-        work: estimate of the elements that are read and combined, all slices together.
-        held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
-            together.
-        scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
-        form: the form of the only step.
-        inputs: tensors to receive, in binding order, as the form reads them.
+        work: estimate of the elements that are read and combined, stages and slices together.
+        held_bytes: memory that a run holds beside its inputs and the slices: the most that stages' outputs take at a
+            time.
+        scratch_bytes: memory that the CPU takes beside them for each part that is being computed.
+        stages: what is computed in full before the first slice: steps whose outputs other steps read, and those that
+            compute all their outputs together.
+        freed: tensors that nobody reads any more when the first slice begins.
+        is_graph: whether its nodes have names, and its outputs names of their own; else it is of one node alone.
+        inputs: tensors to receive, in binding order, as the only node reads them, or packed.
+        input_layouts: how a run sees each of them: as the only node reads it, or packed.
         outputs: tensors to send, in binding order.
-        operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
         input_bytes: bytes of all inputs together.
+        constant_bytes: bytes of all constants together.
         output_bytes: bytes of all outputs together.
+        libraries: what computes some of it on every backend, as ONNX Runtime.
+        checked_inputs: inputs that hold indices, which are checked in host memory before a run starts.
     """
 
     graph: Graph
@@ -85,22 +135,38 @@ class Plan:
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
-    form: Form = field(init=False)
+    stages: tuple[Stage, ...] = ()
+    freed: tuple[NodeOutput, ...] = ()
+    is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
+    input_layouts: tuple[Layout, ...] = field(init=False)
     outputs: tuple[Slot, ...] = field(init=False)
-    operands: tuple[Layout, ...] = field(init=False)
     input_bytes: int = field(init=False)
+    constant_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
+    libraries: tuple[str, ...] = field(init=False)
+    checked_inputs: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        (step,) = self.steps
+        is_graph = bool(self.steps[0].name)
+        inputs, layouts, outputs = self.steps[0].inputs, self.steps[0].operands, self.steps[0].outputs
+        if is_graph:
+            inputs, outputs = self.graph.inputs, self.graph.output_slots
+            layouts = tuple([slot.layout for slot in inputs])
+        checked = [
+            step.sources[step.form.index_range.input] for step in self.steps if step.form.index_range is not None
+        ]
+        constants = self.graph.constants if is_graph else ()
         follows = {
-            "form": step.form,
-            "inputs": step.inputs,
-            "outputs": step.outputs,
-            "operands": step.operands,
-            "input_bytes": sum([slot.layout.size_in_bytes for slot in step.inputs]),
-            "output_bytes": sum([slot.layout.size_in_bytes for slot in step.outputs]),
+            "is_graph": is_graph,
+            "inputs": inputs,
+            "input_layouts": layouts,
+            "outputs": outputs,
+            "input_bytes": sum([slot.layout.size_in_bytes for slot in inputs]),
+            "constant_bytes": sum([slot.layout.size_in_bytes for slot, _ in constants]),
+            "output_bytes": sum([slot.layout.size_in_bytes for slot in outputs]),
+            "libraries": tuple(dict.fromkeys([step.form.library for step in self.steps if step.form.library])),
+            "checked_inputs": frozenset([ref.index for ref in checked if isinstance(ref, GraphInput)]),
         }
         for name, value in follows.items():
             object.__setattr__(self, name, value)
@@ -109,6 +175,16 @@ class Plan:
     def operation(self) -> Operation:
         """The operation of the only node."""
         return self.graph.operation
+
+    @property
+    def op_type(self) -> str:
+        """The operator without its version; `graph` for a graph."""
+        return "graph" if self.is_graph else self.operation.op_type
+
+    @property
+    def opset_version(self) -> int | None:
+        """The version of an ONNX operator that is called alone; None of anything else."""
+        return None if self.is_graph else self.operation.opset_version
 
     def check_indices(self, inputs: Sequence[object]) -> None:
         """Refuse indices outside of their axis; called once, before the plan is run on these inputs.
@@ -119,63 +195,178 @@ class Plan:
         Raises:
             InvalidDescriptor: an index is outside.
         """
-        if (found := self.form.index_range) is not None:
-            found.check(self.operands[found.input].view(cast("memoryview", inputs[found.input])))
+        for step in self.steps:
+            if (found := step.form.index_range) is None:
+                continue
+            source, operand = step.sources[found.input], step.operands[found.input]
+            if isinstance(source, GraphInput):
+                step.check_indices(operand.view(cast("memoryview", inputs[source.index])))
+            elif isinstance(source, GraphConstant):
+                step.check_indices(operand.view(self.graph.constants[source.index][1]))
 
     @property
     def operator(self) -> str:
-        """The operator's short name, for instance `TILE`."""
-        return self.operation.name
+        """The operator's short name, for instance `TILE`; `graph` for a graph."""
+        return "graph" if self.is_graph else self.operation.name
 
 
 class _PlanKey:
-    """Cache key of a graph: its documents, in which 0.0 and -0.0 differ, because their results do."""
+    """Cache key of a graph: its documents, in which 0.0 and -0.0 differ, because their results do, and their edges."""
 
-    __slots__ = ("documents", "graph")
+    __slots__ = ("graph", "parts")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.documents = tuple([node.operation.to_document_text() for node in graph.nodes])
+        documents = tuple([node.operation.to_document_text() for node in graph.nodes])
+        self.parts: tuple[object, ...] = documents
+        if graph.output_names:
+            edges = tuple([(node.name, node.inputs) for node in graph.nodes])
+            self.parts = (documents, edges, graph.inputs, graph.outputs, graph.constants, graph.output_names)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PlanKey) and self.documents == other.documents
+        return isinstance(other, _PlanKey) and self.parts == other.parts
 
     def __hash__(self) -> int:
-        return hash(self.documents)
+        return hash(self.parts)
 
 
 def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
     """Decide everything about one call.
 
     Args:
-        graph: a graph of one node, or its operation, whose own rules hold already.
+        graph: a graph, or the operation of a graph of one node, whose own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
-    return _make_plan(_PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph)), slice_bytes)
+    key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
+    is_large = sum([len(data) for _, data in key.graph.constants]) > _MOST_KEPT_BYTES
+    return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes)
 
 
 @lru_cache(maxsize=1024)
 def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
-    steps = tuple([PlanStep.of(node) for node in key.graph.nodes])
-    (step,) = steps  # what lies between several is not planned yet
-    form = step.form
-    cuts: list[Slices] = []
-    work = held = scratch = 0
-    for index, slot in enumerate(step.outputs):
-        layout = slot.layout
-        read = form.work(whole_box(layout.sizes), index)
-        if form.computed_whole:
-            slices = cut(layout, slice_bytes, index)
-            held += math.prod(layout.sizes) * layout.data_type.item_size
+    graph = key.graph
+    steps = tuple([PlanStep.of(node) for node in graph.nodes])
+    in_full = _computed_in_full(graph, steps)
+    lifetimes = _Lifetimes(graph, steps, in_full)
+    stages: list[Stage] = []
+    scratch = 0
+    for place, number in enumerate(in_full):
+        step = steps[number]
+        if step.form.computed_whole:
+            slices: Slices | OutputSlices = _ONE_PART
+            boxes = [whole_box(slot.layout.sizes) for slot in step.outputs]
+            work = sum([step.form.work(box, output) for output, box in enumerate(boxes)])
+            scratch = max(scratch, *[step.form.scratch_bytes(box, output) for output, box in enumerate(boxes)])
         else:
-            slices = _cut(layout, slice_bytes, form.cut_weight * read, index)
-        if count := slices.count:
-            first = slices.piece(0).box
-            scratch = max(scratch, form.scratch_bytes(first, index))
-            work += count * form.work(first, index) if form.reads_again else read
-        cuts.append(slices)
-    all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(key.graph, steps, all_slices, work, held, scratch)
+            parts = [_cut_step(step, output, slice_bytes) for output in range(len(step.outputs))]
+            slices = _joined([part.slices for part in parts])
+            work = sum([part.work for part in parts])
+            scratch = max(scratch, *[part.scratch for part in parts])
+        stages.append(Stage(number, slices, lifetimes.freed_before(place), work, lifetimes.checked(number)))
+    cuts: list[Slices] = []
+    work = sum([stage.work for stage in stages])
+    for index, ref in enumerate(graph.outputs):
+        step = steps[ref.node]
+        if ref.node in in_full:
+            cuts.append(cut(step.outputs[ref.index].layout, slice_bytes, index))
+        else:
+            part = _cut_step(step, ref.index, slice_bytes, index)
+            cuts.append(part.slices)
+            work, scratch = work + part.work, max(scratch, part.scratch)
+    freed = lifetimes.freed_before(len(in_full))
+    return Plan(graph, steps, _joined(cuts), work, lifetimes.most_bytes, scratch, tuple(stages), freed)
+
+
+_ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)
+"""The slices of a stage of one part."""
+
+
+class _Part(NamedTuple):
+    """An output that is computed in slices: the slices, their work, and the scratch memory of one."""
+
+    slices: Slices
+    work: int
+    scratch: int
+
+
+def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None = None) -> _Part:
+    """Cut an output of a step.
+
+    Args:
+        step: the step.
+        output: which output of the step.
+        slice_bytes: the most bytes of a slice.
+        number: the output's number in the slices; default that of the step.
+    """
+    layout, form = step.outputs[output].layout, step.form
+    read = form.work(whole_box(layout.sizes), output)
+    slices = _cut(layout, slice_bytes, form.cut_weight * read, output if number is None else number)
+    work = scratch = 0
+    if count := slices.count:
+        first = slices.piece(0).box
+        scratch = form.scratch_bytes(first, output)
+        work = count * form.work(first, output) if form.reads_again else read
+    return _Part(slices, work, scratch)
+
+
+def _joined(cuts: Sequence[Slices]) -> Slices | OutputSlices:
+    return cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
+
+
+def _computed_in_full(graph: Graph, steps: Sequence[PlanStep]) -> tuple[int, ...]:
+    """The steps that are stages."""
+    read = {source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)}
+    twice = {ref.node for at, ref in enumerate(graph.outputs) if ref in graph.outputs[:at]}
+    whole = {number for number, step in enumerate(steps) if step.form.computed_whole}
+    return tuple(sorted(read | twice | whole))
+
+
+class _Lifetimes:
+    """How long the outputs of stages are needed.
+
+    Attributes:
+        most_bytes: the most bytes that they take at a time.
+    """
+
+    def __init__(self, graph: Graph, steps: Sequence[PlanStep], in_full: Sequence[int]) -> None:
+        self._steps = steps
+        last: dict[NodeOutput, int] = {}  # the stage that reads it last; the number of stages for slices and outputs
+        places = {number: place for place, number in enumerate(in_full)}
+        for number, step in enumerate(steps):
+            for source in step.sources:
+                if isinstance(source, NodeOutput):
+                    last[source] = max(last.get(source, -1), places.get(number, len(in_full)))
+        for ref in graph.outputs:
+            last[ref] = len(in_full)
+        self._freed: dict[int, list[NodeOutput]] = {}
+        live = self.most_bytes = 0
+        for place, number in enumerate(in_full):
+            for ref in self._freed.get(place, []):
+                live -= _bytes_of(steps, ref)
+            for index in range(len(steps[number].outputs)):
+                ref = NodeOutput(number, index)
+                live += _bytes_of(steps, ref)
+                self._freed.setdefault(last.get(ref, place) + 1, []).append(ref)
+            self.most_bytes = max(self.most_bytes, live)
+
+    def freed_before(self, place: int) -> tuple[NodeOutput, ...]:
+        """What is freed when a stage begins, by its place; the number of stages is the place of the slices."""
+        return tuple(self._freed.get(place, ()))
+
+    def checked(self, number: int) -> tuple[tuple[int, int], ...]:
+        """The steps that read indices from a step, each with the output of it."""
+        found: list[tuple[int, int]] = []
+        for reader, step in enumerate(self._steps):
+            if step.form.index_range is not None:
+                source = step.sources[step.form.index_range.input]
+                if isinstance(source, NodeOutput) and source.node == number:
+                    found.append((reader, source.index))
+        return tuple(found)
+
+
+def _bytes_of(steps: Sequence[PlanStep], ref: NodeOutput) -> int:
+    layout = steps[ref.node].outputs[ref.index].layout
+    return math.prod(layout.sizes) * layout.data_type.item_size
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:

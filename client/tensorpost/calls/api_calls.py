@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -41,6 +41,9 @@ from .caller_arrays import (
 from .results import Result, ServerTiming, TensorBlock, Validation
 from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
+
+if TYPE_CHECKING:
+    from .graph_calls import GraphDocument, GraphInputs
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -103,7 +106,40 @@ async def compute(
         return await compute_shared(
             transport, regions, model, template, document, memory, out, _query(template, options)
         )
-    request = _request(template, inputs, options)
+    return await _received(transport, template, _request(template, inputs, options), out)
+
+
+async def compute_graph(
+    transport: Transport | ManyServers, graph: GraphDocument, inputs: GraphInputs, out: Outputs, options: RequestOptions
+) -> dict[str, NDArray[Any]]:
+    """Run a graph and receive its outputs whole, by their names.
+
+    Raises:
+        InvalidParameter, InvalidDescriptor: an argument is wrong; nothing was sent.
+        TensorpostError: what the server refused, or `ConnectionProblem`s.
+    """
+    from .graph_calls import graph_template  # operators load when they are named
+
+    template, arrays = graph_template(graph, inputs)
+    result = await _received(transport, template, _request(template, arrays, options), out)
+    return dict(result.arrays)
+
+
+def stream_graph(
+    transport: Transport | ManyServers, graph: GraphDocument, inputs: GraphInputs, block_bytes: int,
+    options: RequestOptions,
+) -> AsyncGenerator[TensorBlock]:  # fmt: skip
+    """A graph's outputs block by block; see `stream`."""
+    from .graph_calls import graph_template  # operators load when they are named
+
+    template, arrays = graph_template(graph, inputs)
+    block_bytes = whole_number("block_bytes", block_bytes, 1)
+    return _blocks(transport, _request(template, arrays, options), template, block_bytes, named=True)
+
+
+async def _received(
+    transport: Transport | ManyServers, template: RequestTemplate, request: Request, out: Outputs
+) -> Result[Any]:
     memories = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
@@ -150,12 +186,13 @@ def stream(
     """
     template = request_template(operation)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return _blocks(transport, _request(template, inputs, options), template, block_bytes)
+    several = len(template.outputs) > 1
+    return _blocks(transport, _request(template, inputs, options), template, block_bytes, named=several)
 
 
 async def _blocks(
-    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int
-) -> AsyncGenerator[memoryview | TensorBlock]:
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int, *, named: bool
+) -> AsyncGenerator[Any]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as response:
         await response.frame_head([wire_form(slot) for slot in template.outputs])
@@ -167,7 +204,7 @@ async def _blocks(
                 left -= len(data)
                 if left == 0:
                     await response.finish()
-                yield data if len(template.outputs) == 1 else TensorBlock(slot.name, start, data)
+                yield TensorBlock(slot.name, start, data) if named else data
         await response.finish()
 
 

@@ -1,6 +1,6 @@
 """`Graph`: operations and what flows between them. A request of one operator is the graph of one node.
 
-A graph is a frozen value and says nothing about how it is computed. Only graphs of one node are served yet.
+A graph is a frozen value and says nothing about how it is computed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from .operation import Operation, Slot
 
-__all__ = ["Graph", "GraphInput", "Node", "NodeOutput", "Ref"]
+__all__ = ["Graph", "GraphConstant", "GraphInput", "Node", "NodeOutput", "Ref"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,17 @@ class GraphInput:
 
     Attributes:
         index: its place in `Graph.inputs`.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphConstant:
+    """A constant of the graph.
+
+    Attributes:
+        index: its place in `Graph.constants`.
     """
 
     index: int
@@ -37,7 +48,7 @@ class NodeOutput:
     index: int
 
 
-Ref: TypeAlias = GraphInput | NodeOutput
+Ref: TypeAlias = GraphInput | GraphConstant | NodeOutput
 """Where the tensor that a node reads comes from."""
 
 
@@ -48,10 +59,12 @@ class Node:
     Attributes:
         operation: a descriptor or an ONNX node, whose own rules hold.
         inputs: where each of the operation's inputs comes from, in binding order.
+        name: what messages call it; empty in the graph of one node.
     """
 
     operation: Operation
     inputs: tuple[Ref, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class Graph:
         inputs: the tensors that are sent.
         nodes: the operations.
         outputs: the tensors that come back.
+        constants: tensors that are part of the graph, each with its bytes.
+        output_names: the names of the outputs; empty in the graph of one node, which has those of its operation.
 
     Examples:
         >>> from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
@@ -72,7 +87,9 @@ class Graph:
 
     inputs: tuple[Slot, ...]
     nodes: tuple[Node, ...]
-    outputs: tuple[Ref, ...]
+    outputs: tuple[NodeOutput, ...]
+    constants: tuple[tuple[Slot, bytes], ...] = ()
+    output_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, operation: Operation) -> Graph:
@@ -80,6 +97,14 @@ class Graph:
         inputs = operation.inputs
         node = Node(operation, tuple([GraphInput(index) for index in range(len(inputs))]))
         return cls(inputs, (node,), tuple([NodeOutput(0, index) for index in range(len(operation.outputs))]))
+
+    @property
+    def output_slots(self) -> tuple[Slot, ...]:
+        """The outputs by their names."""
+        if not self.output_names:
+            return self.operation.outputs
+        layouts = [self.nodes[ref.node].operation.outputs[ref.index].layout for ref in self.outputs]
+        return tuple([Slot(name, layout) for name, layout in zip(self.output_names, layouts, strict=True)])
 
     @property
     def operation(self) -> Operation:

@@ -48,6 +48,7 @@ from tests.support.cuda_device import missing_device
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.values.layout import Layout
+from tensorpost_server.backends import RunWithoutStages
 from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
@@ -339,7 +340,7 @@ class Device:
 
 
 @dataclass
-class DeviceRun:
+class DeviceRun(RunWithoutStages):
     plan: Plan
     inputs: list[Any]
 
@@ -349,8 +350,8 @@ class DeviceRun:
         whole = plan.outputs[piece.output].layout
         sizes = tuple(stop - start for start, stop in piece.box)
         block = cupy.full(piece.computed, 0 if plan.slices.has_gaps else 0x5A, np.uint8)
-        inputs = [_view(layout, layout.sizes, x) for layout, x in zip(plan.operands, self.inputs, strict=True)]
-        compute.fill(plan.form, inputs, piece.box, _view(whole, sizes, block), piece.output)
+        inputs = [_view(layout, layout.sizes, x) for layout, x in zip(plan.input_layouts, self.inputs, strict=True)]
+        compute.fill(plan.steps[0].form, inputs, piece.box, _view(whole, sizes, block), piece.output)
         return cupy.asnumpy(block).data
 
     def close(self) -> None:

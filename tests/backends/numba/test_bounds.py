@@ -70,7 +70,7 @@ def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
     plan = make_plan(ResampleGradOperatorDesc.completed(fields), 1 << 20)
 
     assert numba.uses_numpy(plan) is None
-    assert module._planner_for(plan.form, ("int8",), ("int8",)) == "gradients of integers are numpy's"
+    assert module._planner_for(plan.steps[0].form, ("int8",), ("int8",)) == "gradients of integers are numpy's"
 
 
 def test_calls_that_are_kept_for_the_next_request_are_counted(numba: NumbaBackend, monkeypatch: pytest.MonkeyPatch):

@@ -41,8 +41,8 @@ def gradient(elements: int, step: int, far: float) -> OperatorDesc:
 
 def test_a_gradient_whose_readers_come_together_by_rounding_is_numpys(numba: NumbaBackend):
     plan = make_plan(gradient(60_000, 512, EVERY_512TH), 1 << 20)
-    assert isinstance(plan.form, Separable)
-    axis = plan.form.axes[0]
+    assert isinstance(plan.steps[0].form, Separable)
+    axis = plan.steps[0].form.axes[0]
     assert axis is not None
 
     assert axis.most_taps(0, 4096) > 256, "the case is what it says"
@@ -139,8 +139,8 @@ def test_an_uneven_axis_is_read_as_it_says(numba: NumbaBackend):
 
     # o + far to the nearest multiple of `step`, of two equally near ones the even multiple, as IEEE 754 rounds
     assert np.array_equal(out, np.round(np.arange(1 << 16) / step) * step)
-    assert isinstance(plan.form, Separable)
-    axis = plan.form.axes[0]
+    assert isinstance(plan.steps[0].form, Separable)
+    axis = plan.steps[0].form.axes[0]
     assert axis is not None
     table = table_of(axis, 0, 1 << 16)
     ends = [0, *(block.stop for block in table.blocks)]

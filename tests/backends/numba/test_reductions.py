@@ -40,7 +40,7 @@ def reduced(
     plan = make_plan(ReduceOperatorDesc.completed(fields), slice_bytes)
     assert numba.uses_numpy(plan) is None
     memory = np.full(plan.input_bytes, 0x7F, np.uint8)  # a read of what is no element would be seen: NaN or 127
-    plan.operands[0].view(memory)[...] = x
+    plan.input_layouts[0].view(memory)[...] = x
     run = numba.start(plan, [memory.data])
     made = b"".join([bytes(run.compute(at)) + bytes(piece.padding) for at, piece in enumerate(plan.slices)])
     run.close()

@@ -23,7 +23,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines
-from ...forms.base import extents
+from ...forms.base import extents, whole_box
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
@@ -152,14 +152,16 @@ class CudaBackend:
         """
         if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
             return "strings have no fixed size, and arrays of them exist only in ordinary memory"
-        if plan.form.library:
-            return f"{plan.form.library} computes it, in ordinary memory"
-        by_arrays = isinstance(plan.form, (Lines, BoxFunction, Array))
-        if by_arrays and any(slot.layout.data_type.numpy_name == "bfloat16" for slot in (*plan.inputs, *plan.outputs)):
-            return "CuPy's array functions do not compute bfloat16"
-        needed = plan.input_bytes + plan.held_bytes + SMALLEST_PART
+        if plan.libraries:
+            return f"{plan.libraries[0]} computes it, in ordinary memory"
+        for step in plan.steps:
+            by_arrays = isinstance(step.form, (Lines, BoxFunction, Array))
+            tensors = (*step.inputs, *step.outputs)
+            if by_arrays and any(slot.layout.data_type.numpy_name == "bfloat16" for slot in tensors):
+                return "CuPy's array functions do not compute bfloat16"
+        needed = plan.input_bytes + plan.constant_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
-            what = "its inputs and outputs" if plan.held_bytes else "its inputs"
+            what = "its inputs, constants and intermediate results" if plan.held_bytes else "its inputs"
             return (
                 f"{what} need {needed:,} bytes of device memory, and this server may take {self.memory_bytes:,} "
                 "(setting TENSORPOST_CUDA_MEMORY_BYTES)"
@@ -264,9 +266,30 @@ class CudaBackend:
                 raise
             return arrays, uploaded if arrays else None
 
+    @property
+    def xp(self) -> Any:
+        return self.cupy
+
+    @property
+    def splits_stages(self) -> bool:
+        return False
+
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
         with self._session(uploaded):
-            return outputs_of(self.cupy, step, inputs)
+            if step.form.computed_whole:
+                return outputs_of(self.cupy, step, inputs)
+            outputs: list[Any] = []
+            for index, slot in enumerate(step.outputs):
+                sizes = slot.layout.sizes
+                out = elements_of(self.cupy, self.room(slot.layout.size_in_bytes), slot.layout, sizes)
+                if out.size:
+                    self._fill(step.form, inputs, whole_box(sizes), out, index)
+                outputs.append(out)
+            return outputs
+
+    def in_host_memory(self, array: Any) -> Any:
+        with self._session(None):
+            return self.cupy.asnumpy(array)
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, piece: OutputSlice, target: RunMemory | None

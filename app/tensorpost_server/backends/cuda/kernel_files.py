@@ -96,13 +96,14 @@ def variants_ahead() -> Iterator[Variant]:
             first = {"DataType": dtype, "Sizes": sizes}
             tensors = dict(zip(names, (first, {**first, "Strides": strides}), strict=False))
             plan = make_plan(parse_operator({"type": operator, "desc": tensors}, complete=True), slice_bytes=1024)
-            assert isinstance(plan.form, Pointwise)
+            form = plan.steps[0].form
+            assert isinstance(form, Pointwise)
             *inputs, out = [
                 ArrayLayout(layout.data_type.dtype, tuple([n * layout.data_type.item_size for n in layout.strides]), 0)
                 for layout in [slot.layout for slot in (*plan.inputs, *plan.outputs)]
             ]
             box = tuple([(0, size) for size in sizes])
-            yield from [launch.variant for launch in plan_pointwise(plan.form, inputs, box, out) or ()]
+            yield from [launch.variant for launch in plan_pointwise(form, inputs, box, out) or ()]
 
 
 def find(variant: Variant, capability: str) -> bytes | None:

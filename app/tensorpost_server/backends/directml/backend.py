@@ -12,7 +12,7 @@ from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory,
 
 from ...forms.base import extents
 from ...planning import Plan
-from ..base import MOST_DIRECTML_SECONDS, CannotOpen, DeviceOptions, HostBackend, plain_memory
+from ..base import MOST_DIRECTML_SECONDS, CannotOpen, DeviceOptions, HostBackend, RunWithoutStages, plain_memory
 from ..device_run import elements_of
 from . import d3d12
 from .com import ComError
@@ -94,7 +94,9 @@ class DirectmlBackend(HostBackend):
                 yield adapter.index, error
 
     def refusal_reason(self, plan: Plan) -> str | None:
-        """Why the plan cannot run: no such operator here, refused before, or too large; None if it can run."""
+        """Why the plan cannot run: a graph, no such operator here, refused before, or too large; None if it can run."""
+        if plan.is_graph:
+            return "it computes one operator at a time"
         if len(plan.slices) == 0:
             return None  # there is nothing to compute
         needed = plan.input_bytes + plan.output_bytes
@@ -209,7 +211,7 @@ class DirectmlBackend(HostBackend):
 
 
 @dataclass(slots=True, eq=False)
-class DirectmlRun:
+class DirectmlRun(RunWithoutStages):
     """A plan whose operator was submitted.
 
     Attributes:

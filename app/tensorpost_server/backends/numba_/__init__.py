@@ -33,7 +33,7 @@ from ...forms.resample_axes import AdjointAxis
 from ...forms.separable import Rounding, Separable
 from ...planning import OutputSlice, Plan, PlanStep
 from ..device_run import RunMemory
-from ..numpy_ import NumpyBackend
+from ..numpy_ import NumpyBackend, slice_block
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
@@ -108,12 +108,14 @@ class NumbaBackend(NumpyBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def uses_numpy(self, plan: Plan) -> str | None:
-        """Why NumPy computes the plan; None if compiled loops do."""
-        return self._recipe(plan.steps[-1]).reason
+        """Why NumPy, or a library, computes some of the plan; None if compiled loops compute all of it."""
+        reasons = [self._recipe(step).reason for step in plan.steps]
+        return next((reason for reason in reasons if reason is not None), None)
 
     def library(self, plan: Plan) -> str:
-        """NumPy, or ONNX Runtime, where no compiled loops compute the plan."""
-        return "" if self.uses_numpy(plan) is None else plan.form.library or "numpy"
+        """NumPy and ONNX Runtime, where no compiled loops compute a step of the plan."""
+        others = [step.form.library or "numpy" for step in plan.steps if self._recipe(step).reason is not None]
+        return "+".join(dict.fromkeys(others))
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
@@ -122,7 +124,7 @@ class NumbaBackend(NumpyBackend):
         recipe = self._recipes.get(id(step)) or self._recipe(step)
         if recipe.planner is None:
             return NumpyBackend.compute_slice(self, step, inputs, uploaded, piece, target)
-        block = (np.empty if step.outputs[piece.output].layout.packed else np.zeros)(piece.computed, np.uint8)
+        block = slice_block(step.outputs[piece.output].layout, piece, target)
         # A third of the time of `ctypes.data`.
         addresses = [array.__array_interface__["data"][0] for array in (block, *inputs)]
         plan = recipe.launch_plans.get((piece.output, piece.begin)) or recipe.new_launch_plan(piece)

@@ -52,6 +52,21 @@ async def resize_frame() -> Response:
     return Response(head + _INPUT.tobytes(), media_type=frame.MEDIA_TYPE)
 
 
+def graph_call() -> dict[str, Any]:
+    """A call of a graph as JSON: the tensor is halved, then laid side by side."""
+    graph = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [1, 1, "h", "w"]}},
+        "constants": {"two": {"dtype": "F32", "shape": [1], "data": [2]}},
+        "nodes": [
+            {"name": "half", "op_type": "Div", "opset": 21, "inputs": ["x", "two"]},
+            {"name": "tiled", "type": "TILE", "inputs": {"InputTensor": "half"}, "desc": {"Repeats": [1, 1, 1, 2]}},
+        ],
+        "outputs": {"y": "tiled"},
+    }
+    x = {"dtype": "F32", "shape": [*_INPUT.shape], "data": _INPUT.reshape(-1).tolist()}
+    return {"graph": graph, "tensors": {"x": x}}
+
+
 def tile_document() -> dict[str, Any]:
     """The operator document of the example."""
     return _TILE.to_document()

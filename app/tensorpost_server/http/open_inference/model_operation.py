@@ -60,7 +60,8 @@ def operation_of(
         document = read_document(sent) if isinstance(sent, str) else as_document(sent)
     elif not model.is_onnx and any(name.endswith("_desc") for name in attributes):
         document, attributes = _document(model, attributes)
-    return parser.parse(attributes, tensors, document, by_value)
+    graph, options = parser.parse(attributes, tensors, document, by_value)
+    return graph.operation, options
 
 
 def _document(model: Model, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

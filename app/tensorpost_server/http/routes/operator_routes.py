@@ -13,7 +13,9 @@ from starlette.responses import Response
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
+from tensorpost.graphs.graph_document import read_graph
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
 
@@ -124,6 +126,27 @@ async def run_operator() -> Response:
     raise AssertionError(_DISPATCHED)
 
 
+_GRAPH_OPENAPI = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}, "example": examples.graph_call()}},
+    },
+}
+
+
+@router.post(
+    "/v1/graphs", summary="Run a graph", tags=["operators"], response_class=Response, openapi_extra=_GRAPH_OPENAPI
+)
+async def run_graph() -> Response:
+    """Post a graph of operators and ONNX nodes with its input tensors; its outputs come back as raw bytes.
+
+    The graph stands in a frame's metadata under `graph`, in the member `graph` of a JSON body beside `tensors`, or in
+    the query parameter `graph` if the body is an npy file, a picture, raw bytes or an npz archive. What lies between
+    the nodes never travels. Answers are as for `/v1/operators`.
+    """
+    raise AssertionError(_DISPATCHED)
+
+
 @router.get("/v1/onnx/", include_in_schema=False)
 @router.get("/v1/onnx", summary="List the ONNX operators", tags=["onnx"])
 async def list_onnx_operators() -> JsonDocument:
@@ -162,7 +185,10 @@ _VALIDATE_OPENAPI = {
 
 
 @router.post(
-    "/v1/validate", summary="Validate an operator document", tags=["operators"], openapi_extra=_VALIDATE_OPENAPI
+    "/v1/validate",
+    summary="Validate an operator document or a graph",
+    tags=["operators"],
+    openapi_extra=_VALIDATE_OPENAPI,
 )
 async def validate(request: Request) -> JsonDocument:
     """The verdict, every violation, the bytes and cost of the call, the output's description, the lowest feature level.
@@ -172,8 +198,9 @@ async def validate(request: Request) -> JsonDocument:
 
     The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
-    that level can express it, and `warnings` what other implementations answer differently. The answer is 200 whether
-    the document is valid or not; 4xx means that the question itself could not be read.
+    that level can express it, and `warnings` what other implementations answer differently. A graph is the document of
+    `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes. The answer is
+    200 whether the document is valid or not; 4xx means that the question itself could not be read.
     """
     service = service_of(request)
     sent = read_query(request.url.query)
@@ -201,13 +228,19 @@ async def validate(request: Request) -> JsonDocument:
         threads, slow_threads = CallerThreads(service.parsing, caller), CallerThreads(service.slow_threads, caller)
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
-        if _is_node(document):
+        operation: Operation | Graph | None
+        if _has(document, "nodes"):
+            most = settings.max_graph_nodes
+            verdict, operation = await slow_threads.run(True, _graph_verdict, level, document, most)
+        elif _has(document, "op_type"):
             verdict, operation = await slow_threads.run(True, _node_verdict, level, document)
         else:
             verdict, operation = await threads.run(large, _descriptor_verdict, level, document)
         plan = None
         if operation is not None and verdict["valid"]:
-            plan = await threads.run(large, make_plan, operation, settings.slice_bytes)
+            is_graph = isinstance(operation, Graph)
+            planning = slow_threads if is_graph else threads
+            plan = await planning.run(large or is_graph, make_plan, operation, settings.slice_bytes)
         return JsonDocument(verdict | {"cost": None if plan is None else _cost(service, plan)})
 
 
@@ -218,7 +251,9 @@ def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
     except Unavailable:
         return None
     seconds = worker.costs.seconds(plan)
-    memory = plan.input_bytes + slices_bytes(plan, service.settings) + worker.backend.held_bytes(plan)
+    memory = (
+        plan.input_bytes + plan.constant_bytes + slices_bytes(plan, service.settings) + worker.backend.held_bytes(plan)
+    )
     return {
         "backend": worker.computed_by(plan),
         "device": worker.backend.device,
@@ -265,13 +300,38 @@ def _verdict(level: FeatureLevel, violations: Sequence[Violation], desc: Operato
             "lowest_feature_level": None if lowest is None else str(lowest),
             "op": desc.to_document(),
             "output": outputs[0].to_json(),
-            **_sizes(desc),
+            **_sizes(desc.inputs, desc.outputs),
         }
     return verdict
 
 
-def _sizes(operation: Operation) -> dict[str, Any]:
-    """The tensors of an operation, in binding order, with their bytes and the sums of those."""
+def _graph_verdict(level: FeatureLevel, document: Any, most_nodes: int) -> tuple[dict[str, Any], Graph | None]:
+    try:
+        graph = read_graph(document, None, level=level, most_nodes=most_nodes)
+    except InvalidDescriptor as error:
+        return _verdict(level, error.violations) | {"nodes": None}, None
+    levels = [node.operation.lowest_feature_level() for node in graph.nodes if isinstance(node.operation, OperatorDesc)]
+    nodes = {node.name: _tensor_entries(node.operation.outputs) for node in graph.nodes}
+    known = [each for each in levels if each is not None]
+    verdict = _verdict(level, []) | {
+        "lowest_feature_level": str(max(known)) if known else None,
+        "nodes": nodes,
+        **_sizes(graph.inputs, graph.output_slots),
+    }
+    return verdict, graph
+
+
+def _sizes(inputs: Sequence[Slot], outputs: Sequence[Slot]) -> dict[str, Any]:
+    """Tensors with their bytes, and the sums of those."""
+    return {
+        "inputs": _tensor_entries(inputs),
+        "outputs": _tensor_entries(outputs),
+        "input_bytes": sum([slot.layout.size_in_bytes for slot in inputs]),
+        "output_bytes": sum([slot.layout.size_in_bytes for slot in outputs]),
+    }
+
+
+def _tensor_entries(slots: Sequence[Slot]) -> list[dict[str, Any]]:
 
     def entry(slot: Slot) -> dict[str, Any]:
         layout = slot.layout
@@ -282,17 +342,11 @@ def _sizes(operation: Operation) -> dict[str, Any]:
             "size_in_bytes": layout.size_in_bytes,
         }
 
-    inputs, outputs = [entry(slot) for slot in operation.inputs], [entry(slot) for slot in operation.outputs]
-    return {
-        "inputs": inputs,
-        "outputs": outputs,
-        "input_bytes": sum([each["size_in_bytes"] for each in inputs]),
-        "output_bytes": sum([each["size_in_bytes"] for each in outputs]),
-    }
+    return [entry(slot) for slot in slots]
 
 
-def _is_node(document: object) -> bool:
-    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+def _has(document: object, member: str) -> bool:
+    return isinstance(document, dict) and member in cast("dict[str, object]", document)
 
 
 def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any], Operation | None]:
@@ -307,7 +361,7 @@ def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any]
         "lowest_feature_level": None if lowest is None else str(lowest),
         "op": node.to_json(),
         "output": node.output.to_json(),
-        **_sizes(node),
+        **_sizes(node.inputs, node.outputs),
         "warnings": list(node.warnings),
         "lowering": {
             "verdict": lowering.verdict.value,

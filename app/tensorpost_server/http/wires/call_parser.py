@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import FeatureLevel
-from tensorpost.values.operation import Operation
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import (
     InvalidDescriptor,
     InvalidJson,
@@ -48,7 +48,12 @@ class CallInput(NamedTuple):
 
 
 class CallParser(Protocol):
-    """Parses calls of one operator in one dialect."""
+    """Parses calls of one operator in one dialect, or of graphs."""
+
+    @property
+    def document_name(self) -> str:
+        """The member of a frame's metadata, or of a JSON body, that holds the document: `op`, `graph`."""
+        ...
 
     @property
     def inputs(self) -> Sequence[CallInput]:
@@ -63,8 +68,8 @@ class CallParser(Protocol):
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Operation, RunOptions]:  # fmt: skip
-        """Parse a call into a valid operation and how to run it.
+    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+        """Parse a call into a valid graph, of one node or of several, and how to run it.
 
         Args:
             parameters: attributes and options by name: texts as a query has them, or values.
@@ -154,8 +159,12 @@ def refuse_repeated(parameters: Mapping[str, object]) -> None:
         raise InvalidParameter(f"the operator document is sent, so the query must not repeat it: remove {names}")
 
 
-def read_document(text: str | None) -> Mapping[str, Any] | None:
-    """Read the operation's document in the head of a frame; None if there is none.
+def read_document(text: str | None, name: str = "op") -> Mapping[str, Any] | None:
+    """Read the document in the head of a frame; None if there is none.
+
+    Args:
+        text: the document's text.
+        name: the member that holds it.
 
     Raises:
         InvalidJson: it is not JSON, or no object.
@@ -165,18 +174,18 @@ def read_document(text: str | None) -> Mapping[str, Any] | None:
     try:
         document = read_json(text.encode(), max_containers=MOST_JSON_CONTAINERS)
     except InvalidJson as error:
-        raise InvalidJson(f"{json_path(('op',))}: {error.detail}") from None
-    return as_document(document)
+        raise InvalidJson(f"{json_path((name,))}: {error.detail}") from None
+    return as_document(document, name)
 
 
-def as_document(document: object) -> Mapping[str, Any]:
+def as_document(document: object, name: str = "op") -> Mapping[str, Any]:
     """The value as a document.
 
     Raises:
         InvalidJson: it is no object.
     """
     if not isinstance(document, Mapping):
-        raise InvalidJson(f"$.op must be a JSON object, not {type(document).__name__}")
+        raise InvalidJson(f"$.{name} must be a JSON object, not {type(document).__name__}")
     return cast("Mapping[str, Any]", document)
 
 

@@ -8,6 +8,7 @@ from tensorpost.onnx.schemas import is_own
 
 from .call_parser import Dialect
 from .directml_dialect import DirectmlParser
+from .graph_dialect import GraphDialect
 from .onnx_dialect import OnnxParser
 
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}
@@ -15,5 +16,5 @@ DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": 
 
 
 def takes_long(dialect: Dialect, operator: str) -> bool:
-    """Whether parsing and planning may take long: by the package onnx and ONNX Runtime, which a first call imports."""
-    return dialect is OnnxParser and not is_own(operator)
+    """Whether parsing and planning may take long: of graphs, and of what the package onnx and ONNX Runtime know."""
+    return isinstance(dialect, GraphDialect) or (dialect is OnnxParser and not is_own(operator))

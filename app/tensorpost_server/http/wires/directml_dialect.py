@@ -15,7 +15,7 @@ from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.values.datatypes import DATA_TYPES
-from tensorpost.values.operation import Operation
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import (
     InvalidDescriptor,
     InvalidJson,
@@ -63,6 +63,7 @@ class DirectmlParser:
         UnknownOperator: there is no operator of that name; with the nearest name.
     """
 
+    document_name = "op"
     value_names = frozenset[str]()
     """None: a descriptor says everything."""
 
@@ -74,7 +75,7 @@ class DirectmlParser:
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Operation, RunOptions]:  # fmt: skip
+    ) -> tuple[Graph, RunOptions]:  # fmt: skip
         """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
 
         Raises:
@@ -111,7 +112,7 @@ class DirectmlParser:
             match_names(tensors, [slot.name for slot in slots])
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
-        return parsed, options
+        return Graph.of(parsed), options
 
 
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:

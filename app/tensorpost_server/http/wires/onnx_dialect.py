@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
-from tensorpost.values.operation import Operation
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
 
 from ..calls.call import AnnouncedTensor, RunOptions
@@ -35,6 +35,8 @@ class OnnxParser:
         UnknownOperator: there is no operator of that name; with the nearest name.
     """
 
+    document_name = "op"
+
     def __init__(self, name: str) -> None:
         schema = find_schema(name, NEWEST_OPSET)
         self._name = name
@@ -47,7 +49,7 @@ class OnnxParser:
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Operation, RunOptions]:  # fmt: skip
+    ) -> tuple[Graph, RunOptions]:  # fmt: skip
         """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
 
         Raises:
@@ -92,7 +94,7 @@ class OnnxParser:
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
         match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
-        return node, options
+        return Graph.of(node), options
 
 
 def _entries(value: object) -> int:

@@ -17,9 +17,8 @@ from tensorpost import datatypes, frame
 from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
 from tensorpost.bodies.json_tensor import json_type
 from tensorpost.descriptors import TileOperatorDesc
-from tensorpost.onnx import OnnxNode
-from tensorpost.onnx.strings import has_string_outputs
-from tensorpost.values.operation import Operation, Slot
+from tensorpost.values.graph import Graph
+from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...child_processes.pictures import encode_picture
@@ -46,13 +45,13 @@ class OperatorAnswer:
     """See `Answer`."""
 
     format: RequestFormat
-    operation: Operation
+    graph: Graph
     id: str | None
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
         """See `Answer.sinks`: all in the body."""
-        return tuple([Sink(is_text=_is_text(slot)) for slot in self.operation.outputs])
+        return tuple([Sink(is_text=_is_text(slot)) for slot in self.graph.output_slots])
 
     @property
     def streams(self) -> bool:
@@ -67,8 +66,7 @@ class OperatorAnswer:
         media_type = self.format.response
         if self.format.unacceptable is not None:
             raise NotAcceptable(self.format.unacceptable)
-        node = self.operation
-        if media_type is not MediaType.JSON and isinstance(node, OnnxNode) and has_string_outputs(node):
+        if media_type is not MediaType.JSON and any(sink.is_text for sink in self.sinks):
             raise NotAcceptable(f"{media_type.value} holds no strings; accept {MediaType.JSON.value}")
         if media_type not in _OF_SEVERAL and len(plan.outputs) != 1:
             names = ", ".join([slot.name for slot in plan.outputs])
@@ -124,8 +122,7 @@ class OperatorAnswer:
             body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
         elif media_type is MediaType.FRAME:
             entries = [_frame_entry(slot) for slot in plan.outputs]
-            document = self.operation.to_document_text()
-            body_head = frame.encode_head(entries, {"op": document, **self._about(plan, worker)})
+            body_head = frame.encode_head(entries, {**self._document(), **self._about(plan, worker)})
         length = len(body_head) + plan.output_bytes
         return self._head(plan, worker, body_head, length, inline=worker.is_small(plan))
 
@@ -142,7 +139,7 @@ class OperatorAnswer:
 
     def _json(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> bytes:
         tensors: list[bytes] = []
-        for slot, asked, data in zip(plan.outputs, self.operation.outputs, outputs, strict=True):
+        for slot, asked, data in zip(plan.outputs, self.graph.output_slots, outputs, strict=True):
             if _is_text(asked):
                 sizes = asked.layout.sizes
                 texts = [element.decode() for element in decode_strings(memoryview(data), math.prod(sizes), slot.name)]
@@ -151,9 +148,14 @@ class OperatorAnswer:
             else:
                 text = tensor_json(slot.layout.view(data))
             tensors.append(b"%b: %b" % (json.dumps(slot.name).encode(), text))
-        document = {"op": json.loads(self.operation.to_document_text()), **self._about(plan, worker)}
+        op = {member: json.loads(text) for member, text in self._document().items()}
+        document = {**op, **self._about(plan, worker)}
         begin = json.dumps(document, allow_nan=False).encode()[:-1]
         return b'%b, "tensors": {%b}}\n' % (begin, b", ".join(tensors))
+
+    def _document(self) -> dict[str, str]:
+        """The operation that was understood; nothing for a graph, whose document the caller has."""
+        return {} if self.graph.output_names else {"op": self.graph.operation.to_document_text()}
 
     def _about(self, plan: Plan, worker: Worker) -> dict[str, str]:
         """What an answer says of itself beside the operation: backend, device, and the call's id."""
@@ -255,7 +257,7 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
 
 def _repeated_channels(plan: Plan, layout: str) -> str:
     """A hint with the repeats in the right order, for a Tile whose repeats are in the order of the other layout."""
-    desc = plan.operation
+    desc = None if plan.is_graph else plan.operation
     if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
         return ""
     (count, *others), channels = desc.repeats, 1 if layout == "NCHW" else 3

@@ -16,7 +16,6 @@ from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.values.datatypes import data_type
-from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
 
@@ -116,13 +115,12 @@ class OperatorWire:
         assert self._parser is not None
         parameters = read_query(query)
         if isinstance(document, str) or document is None:
-            document = read_document(document)
-        operation, options = self._parser.parse(parameters, tensors, document, values or {})
+            document = read_document(document, self._parser.document_name)
+        graph, options = self._parser.parse(parameters, tensors, document, values or {})
         strings = None
-        if table is not None and has_strings(operation):
-            strings = StringCall(cast("OnnxNode", operation), table)
-        answer = OperatorAnswer(format_, operation, id_)
-        return Call(Graph.of(operation), options, tensors, answer, memory, encoded, strings)
+        if table is not None and not graph.output_names and has_strings(graph.operation):
+            strings = StringCall(cast("OnnxNode", graph.operation), table)
+        return Call(graph, options, tensors, OperatorAnswer(format_, graph, id_), memory, encoded, strings)
 
     # ---- the media types ---------------------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class OperatorWire:
             memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
             await body.receive_into(memory)
             values = self._values(tensors, memory)
-        document, id_ = head.metadata.get("op"), head.metadata.get("id")
+        document, id_ = head.metadata.get(self._parser.document_name), head.metadata.get("id")
         return await threads.run(
             context.large, self._parse, context.query, format_, tensors, document, values, memory, id_=id_
         )
@@ -192,17 +190,21 @@ class OperatorWire:
     def _of_json(self, text: bytes, query: str, format_: RequestFormat) -> Call:
         """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`."""
         assert self._parser is not None
-        document: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
+        body: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
+        member = self._parser.document_name
         expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
-        example = '{"tensors": {"%s": {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}}}'
-        example %= next(iter(numbered_names(self._parser.inputs, 1)), "input")
-        if not isinstance(document, Mapping):
+        expected = expected.replace("op", member)
+        example = expected
+        if member == "op":
+            example = '{"tensors": {"%s": {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}}}'
+            example %= next(iter(numbered_names(self._parser.inputs, 1)), "input")
+        if not isinstance(body, Mapping):
             raise InvalidDescriptor.of([Violation("document", (), f"the body must be {example}", None, expected)])
-        members = cast("Mapping[str, Any]", document)
+        members = cast("Mapping[str, Any]", body)
         violations = [
             Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
             for key in members
-            if key not in ("op", "tensors", "id")
+            if key not in (member, "tensors", "id")
         ]
         sent: Any = members.get("tensors")
         if not isinstance(sent, Mapping):
@@ -234,13 +236,13 @@ class OperatorWire:
         ]
         # by way of uint8, since memoryview has no bfloat16
         memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
-        operation = None if members.get("op") is None else as_document(members["op"])
+        document = None if members.get(member) is None else as_document(members[member], member)
         values = self._values(tensors, memory)
         try:
-            return self._parse(query, format_, tensors, operation, values, memory, id_=members.get("id"), table=table)
+            return self._parse(query, format_, tensors, document, values, memory, id_=members.get("id"), table=table)
         except InvalidDescriptor as error:
-            has_document = operation is not None
-            raise type(error).of([_from_root(each, arrays, has_document) for each in error.violations]) from None
+            prefix = member if document is not None and member == "op" else ""
+            raise type(error).of([_from_root(each, arrays, prefix) for each in error.violations]) from None
 
     def _values(self, tensors: Sequence[AnnouncedTensor], memory: Sequence[memoryview]) -> dict[str, Any]:
         """The elements of the tensors that are part of the operation."""
@@ -271,8 +273,8 @@ def _refuse_large_value(tensor: AnnouncedTensor) -> None:
         )
 
 
-def _from_root(violation: Violation, tensors: Mapping[str, object], has_document: bool) -> Violation:
+def _from_root(violation: Violation, tensors: Mapping[str, object], prefix: str) -> Violation:
     """The violation with its path seen from the root of a JSON call."""
     if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
         return violation.prefixed("tensors")
-    return violation.prefixed("op") if has_document else violation
+    return violation.prefixed(prefix) if prefix else violation

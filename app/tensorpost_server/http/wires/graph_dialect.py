@@ -1,0 +1,100 @@
+"""The dialect of graphs: `POST /v1/graphs`, with the graph in a frame's metadata, in JSON, or in the query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tensorpost.descriptors import NEWEST
+from tensorpost.graphs.graph_document import read_graph
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch
+
+from ..calls.call import AnnouncedTensor, RunOptions
+from .call_parser import CallInput, read_document, read_query, refuse_unknown, take_options
+
+GRAPHS_PATH = "/v1/graphs"
+GRAPH_NAME = "graph"
+"""What records call the operator of a graph."""
+
+_OPTIONS = ("backend", "device", "feature_level")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDialect:
+    """The dialect of a request whose graph may be in its query. See `Dialect`.
+
+    Attributes:
+        query: the query string, undecoded.
+        most_nodes: nodes that a graph may have.
+    """
+
+    query: str
+    most_nodes: int
+
+    def __call__(self, name: str) -> GraphParser:
+        return GraphParser(self)
+
+
+class GraphParser:
+    """See `CallParser`. A graph's inputs are known before the body if the graph is in the query.
+
+    Raises:
+        InvalidParameter: the query is malformed.
+        InvalidJson: the graph in the query is not JSON.
+    """
+
+    document_name = "graph"
+    value_names = frozenset[str]()
+    """None: the graph's constants are in its document."""
+
+    def __init__(self, dialect: GraphDialect) -> None:
+        self._most_nodes = dialect.most_nodes
+        self._document = read_document(read_query(dialect.query).get("graph"), "graph")
+
+    @property
+    def inputs(self) -> Sequence[CallInput]:
+        """The inputs of the graph in the query.
+
+        Raises:
+            InvalidParameter: there is no graph in the query, and the body has no place for one.
+        """
+        if self._document is None:
+            raise InvalidParameter(
+                "the graph is missing: this media type holds tensors only, so send the graph as the query parameter "
+                "graph; or send a frame (safetensors) with the graph as JSON text in its metadata under graph, or JSON",
+                extra={"parameter": "graph"},
+            )
+        inputs: Any = self._document.get("inputs")
+        names = cast("Mapping[str, Any]", inputs if isinstance(inputs, Mapping) else {})
+        return [CallInput(name, optional=False, is_array=False) for name in names]
+
+    def parse(
+        self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
+        document: Mapping[str, Any] | None, values: Mapping[str, Any],
+    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+        """Parse a call.
+
+        Raises:
+            InvalidParameter: a parameter that is unknown; the graph is missing, or sent twice.
+            InvalidDescriptor: the graph breaks rules; every violation is listed.
+            TensorMismatch: a tensor of strings.
+        """
+        refuse_unknown(parameters, ["graph", *_OPTIONS])
+        options = take_options({**parameters}, _OPTIONS)
+        if document is not None and self._document is not None:
+            raise InvalidParameter("the graph is sent in the query and in the body; send it once")
+        if (graph := self._document if document is None else document) is None:
+            _ = self.inputs  # raises
+        sent: dict[str, Layout] = {}
+        for tensor in tensors:
+            if not tensor.data_type.item_size:
+                raise TensorMismatch(f"tensor {tensor.name!r} holds strings, which graphs do not compute")
+            sent[tensor.name] = Layout.row_major(tensor.data_type, tensor.shape)
+        try:
+            level = options.feature_level or NEWEST
+            return read_graph(graph, sent, level=level, most_nodes=self._most_nodes), options
+        except InvalidDescriptor as error:
+            raise error.prefixed("graph") from None
