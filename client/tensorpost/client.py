@@ -398,7 +398,7 @@ class Client(NumpyCalls):
             ...     ],
             ...     "outputs": {"image": "chw"},
             ... }
-            >>> with Client() as tp:                                                # doctest: +SKIP  (needs a server)
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
             ...     image = tp.run_graph(graph, {"photo": np.zeros((4, 6, 3), np.uint8)})["image"]
 
         Raises:

@@ -36,6 +36,9 @@ class BlockingAsyncClient:
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[memoryview]:
         return self._blocks(self._client.stream(*args, **kwargs))
 
+    def stream_graph(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        return self._blocks(self._client.stream_graph(*args, **kwargs))
+
     def _blocks(self, blocks: Any) -> Iterator[memoryview]:
         async def next_block() -> memoryview | None:
             return await anext(blocks, None)

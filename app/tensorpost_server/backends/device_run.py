@@ -129,7 +129,7 @@ class DeviceRun:
         self._device, self._plan, self._targets = device, plan, targets
         self._lock = threading.RLock() if plan.stages else None
         self._begun = self._ended = 0  # stages
-        self._tensors: dict[NodeOutput, Any] = {}
+        self._tensors: dict[tuple[int, int], Any] = {}  # outputs of stages, by step and output
         self._memory: list[memoryview] = []  # of the outputs of the stage that is computed in parts
         layouts: Sequence[Layout] = plan.input_layouts
         if plan.is_graph:
@@ -155,14 +155,14 @@ class DeviceRun:
             self._device.compute_slice(step, self._operands(step), self._uploaded, piece, target)
         else:
             outputs = self._device.compute(step, self._operands(step), self._uploaded)
-            self._tensors.update({NodeOutput(at.step, index): array for index, array in enumerate(outputs)})
+            self._tensors.update({(at.step, index): array for index, array in enumerate(outputs)})
 
     def finish(self, stage: int) -> None:
         """See `Run.finish`."""
         at = self._begin(stage)  # if it has no part, because its outputs have no elements
         self._ended = stage + 1
         for reader, output in at.checked:
-            indices = self._device.in_host_memory(self._tensors[NodeOutput(at.step, output)])
+            indices = self._device.in_host_memory(self._tensors[at.step, output])
             self._plan.steps[reader].check_indices(indices)
 
     def _begin(self, stage: int) -> Stage:
@@ -173,12 +173,12 @@ class DeviceRun:
             if self._begun == stage:
                 self._begun += 1
                 for ref in at.freed:
-                    del self._tensors[ref]
+                    del self._tensors[ref.node, ref.index]
                 step, self._memory = self._plan.steps[at.step], []
                 if self._device.splits_stages and not step.form.computed_whole:
                     self._memory = [plain_memory(slot.layout.size_in_bytes) for slot in step.outputs]
                     for index, (slot, memory) in enumerate(zip(step.outputs, self._memory, strict=True)):
-                        self._tensors[NodeOutput(at.step, index)] = slot.layout.view(memory)
+                        self._tensors[at.step, index] = slot.layout.view(memory)
         return at
 
     def _prepare_rest(self) -> None:
@@ -200,8 +200,8 @@ class DeviceRun:
                     array = self._inputs[index]
                 case GraphConstant(index):
                     array = self._inputs[len(self._plan.inputs) + index]
-                case NodeOutput():
-                    array = self._tensors[source]
+                case NodeOutput(number, index):
+                    array = self._tensors[number, index]
             found.append(_as_operand(self._device.xp, array, layout))
         return found
 
@@ -218,19 +218,22 @@ class DeviceRun:
             if memory is None:
                 return memoryview(b"")
             target = memory.part(piece.begin, piece.computed)
-        source = self._plan.graph.outputs[piece.output] if self._plan.is_graph else NodeOutput(0, piece.output)
-        return self._slice(source, piece, target)
+        if not self._plan.is_graph:
+            return self._slice(0, piece.output, piece, target)
+        source = self._plan.graph.outputs[piece.output]
+        return self._slice(source.node, source.index, piece, target)
 
-    def _slice(self, source: NodeOutput, piece: OutputSlice, target: RunMemory | None) -> memoryview:
+    def _slice(self, number: int, output: int, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         """A slice; in halves, and halves of those, if the device has no room for it."""
-        step = self._plan.steps[source.node]
-        layout = step.outputs[source.index].layout
+        step = self._plan.steps[number]
+        layout = step.outputs[output].layout
         try:
-            if (array := self._tensors.get(source)) is not None:
+            if self._tensors and (array := self._tensors.get((number, output))) is not None:
                 part = array[(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
                 return self._device.take(part, layout, piece, target)
-            own = piece if piece.output == source.index else replace(piece, output=source.index)
-            return self._device.compute_slice(step, self._operands(step), self._uploaded, own, target)
+            own = piece if piece.output == output else replace(piece, output=output)
+            inputs = self._operands(step) if self._plan.is_graph else self._inputs
+            return self._device.compute_slice(step, inputs, self._uploaded, own, target)
         except OutOfDeviceMemory:
             part = replace(layout, sizes=tuple(extents(piece.box)), size_in_bytes=piece.computed)
             half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
@@ -244,7 +247,7 @@ class DeviceRun:
         for one in smaller:
             spans = zip(piece.box, one.box, strict=True)
             box = tuple([(first + start, first + stop) for (first, _), (start, stop) in spans])
-            self._slice(source, replace(one, box=box), part_of(target, one.begin, one.computed))
+            self._slice(number, output, replace(one, box=box), part_of(target, one.begin, one.computed))
         return target if isinstance(target, memoryview) else memoryview(b"")
 
     def close(self) -> None:

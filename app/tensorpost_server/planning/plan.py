@@ -281,7 +281,7 @@ _ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)
 """The slices of a stage of one part."""
 
 
-class _Part(NamedTuple):
+class _CutOutput(NamedTuple):
     """An output that is computed in slices: the slices, their work, and the scratch memory of one."""
 
     slices: Slices
@@ -289,7 +289,7 @@ class _Part(NamedTuple):
     scratch: int
 
 
-def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None = None) -> _Part:
+def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None = None) -> _CutOutput:
     """Cut an output of a step.
 
     Args:
@@ -306,7 +306,7 @@ def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None 
         first = slices.piece(0).box
         scratch = form.scratch_bytes(first, output)
         work = count * form.work(first, output) if form.reads_again else read
-    return _Part(slices, work, scratch)
+    return _CutOutput(slices, work, scratch)
 
 
 def _joined(cuts: Sequence[Slices]) -> Slices | OutputSlices:

@@ -26,6 +26,7 @@ from .command_options import (
     Url,
     client_of,
 )
+from .graph_commands import graph
 from .keys_commands import keys
 from .operator_commands import onnx, resample, run, tile, validate
 from .server_commands import server_commands
@@ -81,6 +82,7 @@ app = typer.Typer(
 )
 
 app.add_typer(keys)
+app.add_typer(graph)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ..bodies.json_tensor import tensor_from_json
 from ..descriptors import NEWEST, FeatureLevel, OperatorDesc, operator_class
 from ..onnx.node import OnnxNode
 from ..onnx.operator_schema import OnnxSchema
+from ..onnx.report import Path
 from ..onnx.schemas import NEWEST_OPSET, schema_of
 from ..onnx.strings import has_strings
 from ..onnx.tensor import OnnxTensor
@@ -43,8 +44,6 @@ _DIRECTML_MEMBERS = ("name", "type", "inputs", "desc")
 _ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs")
 _LONGEST_NAME = 100
 _SOURCE = "tensorpost's form of a graph"
-
-Path = tuple[str | int, ...]
 
 
 class _Tensor(NamedTuple):
@@ -72,7 +71,7 @@ class _NodeText:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _GraphReader:
     """What was read so far, and what is wrong."""
 
     level: FeatureLevel
@@ -144,7 +143,7 @@ def read_graph(
         InvalidDescriptor: rules are broken; it lists every violation, each with its node. What follows from a node that
             is wrong is not looked at.
     """
-    reading = _Reading(level)
+    reading = _GraphReader(level)
     members = _object(document, (), _MEMBERS, "a graph", reading)
     inputs = _members_of(members, "inputs", reading)
     slots = _read_inputs(inputs, _declared(inputs, reading) if sent is None else sent, reading)
@@ -174,7 +173,7 @@ def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (list, tuple))
 
 
-def _object(value: object, path: Path, known: Collection[str], what: str, reading: _Reading) -> Mapping[str, Any]:
+def _object(value: object, path: Path, known: Collection[str], what: str, reading: _GraphReader) -> Mapping[str, Any]:
     """The members of an object; what it must not have is added, and no object has no members."""
     if not _is_object(value):
         reading.add("document", path, f"{what} must be a JSON object", value, f"an object with {', '.join(known)}")
@@ -189,7 +188,7 @@ def _object(value: object, path: Path, known: Collection[str], what: str, readin
     return value
 
 
-def _members_of(members: Mapping[str, Any], name: str, reading: _Reading) -> Mapping[str, Any]:
+def _members_of(members: Mapping[str, Any], name: str, reading: _GraphReader) -> Mapping[str, Any]:
     value = members.get(name, {})
     if _is_object(value):
         return value
@@ -200,7 +199,7 @@ def _members_of(members: Mapping[str, Any], name: str, reading: _Reading) -> Map
 # ---- inputs and constants --------------------------------------------------------------------------------------------
 
 
-def _read_inputs(inputs: Mapping[str, Any], sent: Mapping[str, Layout], reading: _Reading) -> tuple[Slot, ...]:
+def _read_inputs(inputs: Mapping[str, Any], sent: Mapping[str, Layout], reading: _GraphReader) -> tuple[Slot, ...]:
     slots: list[Slot] = []
     bound: dict[str, tuple[int, str]] = {}
     for name, declared in inputs.items():
@@ -238,12 +237,12 @@ def _read_inputs(inputs: Mapping[str, Any], sent: Mapping[str, Layout], reading:
     return tuple(slots)
 
 
-def _declared(inputs: Mapping[str, Any], reading: _Reading) -> Mapping[str, Layout]:
+def _declared(inputs: Mapping[str, Any], reading: _GraphReader) -> Mapping[str, Layout]:
     """The tensors that a graph declares."""
     found: dict[str, Layout] = {}
     for name, declared in inputs.items():
         members: Mapping[str, Any] = declared if _is_object(declared) else {}
-        sizes, silent = members.get("sizes"), _Reading(reading.level)
+        sizes, silent = members.get("sizes"), _GraphReader(reading.level)
         row = _declared_type(members, ("inputs", name), silent)
         if row is None or not _is_list(sizes) or not all(isinstance(size, int) and size >= 0 for size in sizes):
             message = f"without the tensor {name!r}, its data_type and its sizes must be there, as numbers"
@@ -253,7 +252,7 @@ def _declared(inputs: Mapping[str, Any], reading: _Reading) -> Mapping[str, Layo
     return found
 
 
-def _declared_type(members: Mapping[str, Any], path: Path, reading: _Reading) -> DataType | None:
+def _declared_type(members: Mapping[str, Any], path: Path, reading: _GraphReader) -> DataType | None:
     if "data_type" not in members:
         return None
     text = members["data_type"]
@@ -266,7 +265,7 @@ def _declared_type(members: Mapping[str, Any], path: Path, reading: _Reading) ->
 
 
 def _bind_sizes(
-    name: str, declared: object, sizes: Sequence[int], bound: dict[str, tuple[int, str]], reading: _Reading
+    name: str, declared: object, sizes: Sequence[int], bound: dict[str, tuple[int, str]], reading: _GraphReader
 ) -> None:
     """Compare sizes with those that arrived; a name stands for one number in the whole graph."""
     path: Path = ("inputs", name, "sizes")
@@ -285,7 +284,7 @@ def _bind_sizes(
             reading.add("input-sizes", (*path, axis), message, text, f"{size}, or a name")
 
 
-def _read_constants(constants: Mapping[str, Any], reading: _Reading) -> tuple[tuple[Slot, bytes], ...]:
+def _read_constants(constants: Mapping[str, Any], reading: _GraphReader) -> tuple[tuple[Slot, bytes], ...]:
     found: list[tuple[Slot, bytes]] = []
     for name, value in constants.items():
         path: Path = ("constants", name)
@@ -315,7 +314,7 @@ def _read_constants(constants: Mapping[str, Any], reading: _Reading) -> tuple[tu
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def _read_names(nodes: Sequence[Any], reading: _Reading) -> None:
+def _read_names(nodes: Sequence[Any], reading: _GraphReader) -> None:
     """The nodes by name, with what their inputs name."""
     for place, node in enumerate(nodes):
         path: Path = ("nodes", place)
@@ -348,7 +347,7 @@ def _references(inputs: object, path: Path) -> Iterator[tuple[str, Path]]:
             yield from _references(value, (*path, place))
 
 
-def _in_order(reading: _Reading) -> Sequence[str]:
+def _in_order(reading: _GraphReader) -> Sequence[str]:
     """The nodes, each after those that it reads; of nodes in a circle only the first is looked at, as what is wrong."""
     readers: dict[str, list[str]] = {name: [] for name in reading.nodes}
     waiting: dict[str, int] = {}
@@ -373,7 +372,7 @@ def _in_order(reading: _Reading) -> Sequence[str]:
     return order
 
 
-def _circle(names: Collection[str], reading: _Reading) -> list[str]:
+def _circle(names: Collection[str], reading: _GraphReader) -> list[str]:
     """A circle among nodes that wait for each other."""
     at, seen = min(names, key=lambda name: reading.nodes[name].place), list[str]()
     while at not in seen:
@@ -383,7 +382,7 @@ def _circle(names: Collection[str], reading: _Reading) -> list[str]:
     return [*seen[seen.index(at) :], at]
 
 
-def _read_node(name: str, reading: _Reading) -> None:
+def _read_node(name: str, reading: _GraphReader) -> None:
     """Add the operation of a node whose inputs are known; a node with a wrong one is left out."""
     node = reading.nodes[name]
     path: Path = ("nodes", node.place)
@@ -420,7 +419,7 @@ def _refuse(path: Path, message: str, value: object, expected: str) -> InvalidDe
 
 
 def _read_directml(
-    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _Reading
+    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _GraphReader
 ) -> tuple[Operation, Mapping[str, _Tensor]]:
     """The descriptor, and the tensor of each of its inputs."""
     kind, desc = members.get("type"), members.get("desc", {})
@@ -477,7 +476,7 @@ def _directml_tensor(text: str, layout: Layout, path: Path) -> dict[str, Any]:
 
 
 def _read_onnx(
-    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _Reading
+    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _GraphReader
 ) -> tuple[Operation, Mapping[str, _Tensor]]:
     """The node, and the tensor of each of its inputs."""
     opset = members.get("opset", NEWEST_OPSET)
@@ -538,7 +537,7 @@ def _by_name(inputs: object, names: Sequence[str], operator: str) -> Mapping[str
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_outputs(outputs: object, reading: _Reading) -> dict[str, NodeOutput]:
+def _read_outputs(outputs: object, reading: _GraphReader) -> dict[str, NodeOutput]:
     found: dict[str, NodeOutput] = {}
     if not _is_object(outputs) or not outputs:
         message = 'outputs must name the tensors that come back, as in {"small": "resized"}'
@@ -563,7 +562,7 @@ def _read_outputs(outputs: object, reading: _Reading) -> dict[str, NodeOutput]:
     return found
 
 
-def _find_unused(reading: _Reading) -> None:
+def _find_unused(reading: _GraphReader) -> None:
     """Add what nobody reads: a mistake, or bytes and work for nothing."""
     if reading.violations:
         return  # nodes that are wrong read nothing

@@ -1,0 +1,126 @@
+"""`tensorpost graph run` and `graph check`: a pipeline from a JSON file, with arrays and pictures from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any, cast
+
+import typer
+from numpy.typing import NDArray
+
+from ..bodies.images import encode_image
+from ..bodies.npy import encode_npy_head
+from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ..values.problems import InvalidParameter
+from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
+from .files import Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
+from .terminal import print_table, progress_bar, size_text
+
+graph = typer.Typer(name="graph", help="Run or check a graph: several operators in one request.", no_args_is_help=True)
+
+
+@graph.command(epilog="Example: tensorpost graph run pipeline.json photo=cat.png -o small=small.png")
+def run(
+    document: Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the graph: npy or a picture.")
+    ],
+    *,
+    output: Annotated[
+        list[str],
+        typer.Option("-o", "--output", metavar="NAME=FILE", help="A file for an output; may be repeated."),
+    ],
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    level: Level = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
+    from ..calls.graph_calls import graph_document, graph_template  # operators load when they are named
+
+    graph_of = graph_document(document)
+    arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
+    targets = dict(_named(output, "small=small.png"))
+    template, _ = graph_template(graph_of, arrays)
+    slots = {slot.name: slot for slot in template.outputs}
+    if targets.keys() != slots.keys():
+        raise InvalidParameter(
+            f"the graph has the outputs {', '.join(slots)}, and -o names {', '.join(targets)}; name a file for each"
+        )
+    formats = {name: format_of(path) or "npy" for name, path in targets.items()}
+    for name, path in targets.items():
+        check_destination(path)
+        if formats[name] != "npy":
+            check_picture(slots[name].layout.data_type.dtype, _picture_shape(slots[name].layout.sizes), formats[name])
+    options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+    total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
+    with client_of(url, uds, timeout, api_key=api_key_file) as client, progress_bar(total, quiet=quiet) as progress:
+        blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
+        for name, group in groupby(blocks, lambda block: cast("str", block.output)):
+            layout, data = slots[name].layout, (block.data for block in group)
+            with destination(targets[name]) as file:
+                if formats[name] == "npy":
+                    write_blocks(file, encode_npy_head(layout.data_type, layout.sizes), data)
+                else:
+                    pixels = layout.view(b"".join(data)).reshape(_picture_shape(layout.sizes))
+                    file.write(encode_image(pixels, formats[name]))
+
+
+@graph.command(epilog="Example: tensorpost graph check pipeline.json photo=cat.png")
+def check(
+    document: Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
+    ] = None,
+) -> None:
+    """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
+    from ..calls.graph_calls import graph_document, graph_template  # operators load when they are named
+    from ..graphs.graph_document import read_graph
+
+    graph_of, sent = graph_document(document), None
+    if inputs:
+        arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
+        sent = {slot.name: slot.layout for slot in graph_template(graph_of, arrays)[0].inputs}
+    read = read_graph(graph_of, sent)
+    rows = [
+        (node.name, node.operation.name, slot.layout.data_type.numpy_name, "x".join(map(str, slot.layout.sizes)) or "-",
+         size_text(slot.layout.size_in_bytes))
+        for node in read.nodes for slot in node.operation.outputs
+    ]  # fmt: skip
+    print_table(("node", "operator", "type", "sizes", "bytes"), rows)
+
+
+def _named(texts: Sequence[str], example: str) -> list[tuple[str, str]]:
+    """The names and files of `name=file`.
+
+    Raises:
+        InvalidParameter: one has no equals sign, or two have the same name.
+    """
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise InvalidParameter(f"{text[:60]!r} names no file; write NAME=FILE, as in {example}")
+        if name in dict(found):
+            raise InvalidParameter(f"{name!r} has two files; name each input or output once")
+        found.append((name, path))
+    return found
+
+
+def _array(document: Mapping[str, Any], name: str, source: Source) -> NDArray[Any]:
+    """What a file holds; a picture where the graph declares a batch is a batch of one."""
+    sizes: object = document
+    for key in ("inputs", name, "sizes"):
+        sizes = cast("Mapping[str, object]", sizes).get(key) if isinstance(sizes, Mapping) else None
+    is_batch = isinstance(sizes, list) and len(cast("list[object]", sizes)) == source.array.ndim + 1
+    return source.array[None] if source.is_picture and is_batch else source.array
+
+
+def _picture_shape(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes)

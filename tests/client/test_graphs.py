@@ -1,0 +1,140 @@
+"""Graphs through the clients and the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tensorpost.command_line.cli import app as command_line
+from tensorpost.problems import InvalidDescriptor, InvalidJson, InvalidParameter
+
+GRAPH: dict[str, Any] = {
+    "inputs": {"photo": {"data_type": "UINT8", "sizes": [1, "h", "w", 3]}},
+    "nodes": [
+        {"name": "small", "type": "RESAMPLE", "inputs": "photo",
+         "desc": {"InterpolationMode": "NEAREST_NEIGHBOR", "Scales": [1, 0.5, 0.5, 1]}},
+        {"name": "f", "op_type": "Cast", "inputs": "small", "attributes": {"to": "float32"}},
+        {"name": "chw", "op_type": "Transpose", "inputs": "f", "attributes": {"perm": [0, 3, 1, 2]}},
+    ],
+    "outputs": {"image": "chw", "small": "small"},
+}  # fmt: skip
+PHOTO = np.random.default_rng(1).integers(0, 255, (1, 4, 6, 3), np.uint8)
+SMALL = PHOTO[:, ::2, ::2]  # halves are rounded down
+
+
+def test_arrays_go_in_and_come_back_by_name(connect: Callable[..., Any], server_url: str, tmp_path: Path):
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(GRAPH))
+    tp = connect(server_url)
+    found = tp.run_graph(GRAPH, {"photo": PHOTO})
+    again = tp.run_graph(path, {"photo": PHOTO}, backend="numpy")
+    out = np.empty((1, 2, 3, 3), np.uint8)
+    tp.run_graph(str(path), {"photo": PHOTO}, out={"small": out})
+
+    assert list(found) == ["image", "small"]
+    np.testing.assert_array_equal(found["small"], SMALL)
+    np.testing.assert_array_equal(found["image"], SMALL.transpose(0, 3, 1, 2).astype(np.float32))
+    np.testing.assert_array_equal(again["image"], found["image"])
+    np.testing.assert_array_equal(out, SMALL)
+
+
+def test_arrays_of_any_layout_and_byte_order_are_sent_as_they_are_meant(connect: Callable[..., Any], server_url: str):
+    graph = {"inputs": {"x": {}}, "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}], "outputs": {"y": "y"}}
+    x = np.arange(6, dtype=">f4").reshape(2, 3)
+    tp = connect(server_url)
+    for given in (x, x.T, x[:, ::2]):
+        np.testing.assert_array_equal(tp.run_graph(graph, {"x": given})["y"], -given)
+
+
+def test_outputs_are_streamed_one_after_the_other(connect: Callable[..., Any], server_url: str):
+    tp = connect(server_url)
+    blocks = [
+        (block.output, block.start, bytes(block.data))
+        for block in tp.stream_graph(GRAPH, {"photo": PHOTO}, block_bytes=50)
+    ]
+
+    assert [name for name, _, _ in blocks] == ["image", "image", "small"]
+    assert b"".join(data for name, _, data in blocks if name == "small") == SMALL.tobytes()
+
+
+def test_what_is_wrong_is_said_before_anything_is_sent():
+    from tensorpost import Client
+
+    with Client("http://127.0.0.1:1") as tp:
+        with pytest.raises(InvalidDescriptor, match="was not sent"):
+            tp.run_graph(GRAPH, {"foto": PHOTO})
+        with pytest.raises(InvalidParameter, match="a mapping from the names"):
+            tp.run_graph(GRAPH, PHOTO)  # pyright: ignore[reportArgumentType] # what is tried
+        with pytest.raises(InvalidParameter, match="a dict, or the path"):
+            tp.run_graph(7, {"photo": PHOTO})  # pyright: ignore[reportArgumentType] # what is tried
+        with pytest.raises(FileNotFoundError):
+            tp.run_graph("no such file", {"photo": PHOTO})
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path):
+    from tensorpost import Client
+
+    path = tmp_path / "graph.json"
+    path.write_text("{")
+    with Client("http://127.0.0.1:1") as tp, pytest.raises(InvalidJson, match=r"graph\.json"):
+        tp.run_graph(path, {})
+
+
+def ran(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(command_line, ["graph", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.json").write_text(json.dumps(GRAPH))
+    np.save("photo.npy", PHOTO)
+    return tmp_path
+
+
+def test_the_command_writes_a_file_for_each_output(server_url: str, folder: Path):
+    files = ("-o", "image=image.npy", "-o", "small=small.png")
+
+    assert ran("run", "graph.json", "photo=photo.npy", *files, "--url", server_url)[0] == 0
+    assert (
+        ran("run", "graph.json", "photo=small.png", "-o", "image=b.npy", "-o", "small=b.npy", "--url", server_url)[0]
+        == 0
+    )
+
+    np.testing.assert_array_equal(np.load("image.npy"), SMALL.transpose(0, 3, 1, 2).astype(np.float32))
+    assert np.load("b.npy").shape[0] == 1, "a picture is a batch of one here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["photo=photo.npy", "-o", "small=a.npy"], "the graph has the outputs image, small"),
+        (["photo.npy", "-o", "small=a.npy"], "names no file; write NAME=FILE"),
+        (["photo=photo.npy", "photo=photo.npy", "-o", "small=a.npy"], "has two files"),
+        (["photo=photo.npy", "-o", "small=a.npy", "-o", "image=a.png"], "write .npy"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_the_command_says_what_to_change(arguments: list[str], message: str):
+    code, _, said = ran("run", "graph.json", *arguments, "--url", "http://127.0.0.1:1")
+
+    assert code == 1
+    assert message in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_graph_is_checked_without_a_server():
+    code, said, _ = ran("check", "graph.json", "photo=photo.npy")
+    refused, _, why = ran("check", "graph.json")
+
+    assert code == 0
+    assert "Transpose-25  float32  1x3x2x3" in said
+    assert refused == 1
+    assert "$.inputs.photo" in why
