@@ -220,7 +220,7 @@ class DeviceRun:
             target = memory.part(piece.begin, piece.computed)
         if not self._plan.is_graph:
             return self._slice(0, piece.output, piece, target)
-        source = self._plan.graph.outputs[piece.output]
+        source = self._plan.output_sources[piece.output]
         return self._slice(source.node, source.index, piece, target)
 
     def _slice(self, number: int, output: int, piece: OutputSlice, target: RunMemory | None) -> memoryview:

@@ -1,6 +1,7 @@
 """What will be done for an operation, decided before any tensor byte is read: plans and the slices of their outputs."""
 
-from .plan import Plan, PlanStep, Stage, make_plan
+from .plan import Plan, Stage, make_plan
 from .slices import OutputSlice, OutputSlices, Slices, cut
+from .step import PlanStep
 
 __all__ = ["OutputSlice", "OutputSlices", "Plan", "PlanStep", "Slices", "Stage", "cut", "make_plan"]

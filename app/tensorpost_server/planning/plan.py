@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from tensorpost.values.datatypes import data_type
-from tensorpost.values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput, Ref
+from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.operation import Operation, Slot
-from tensorpost.values.problems import InvalidDescriptor
 
-from ..forms import Form, whole_box
-from ..operators import form_of
+from ..forms import whole_box
+from .fusion import fused
 from .slices import OutputSlices, Slices, cut
+from .step import PlanStep
 
 SLICE_WORK = 1 << 26
 """Work of one slice, beyond which slices are cut smaller, so that several threads have some.
@@ -28,60 +28,6 @@ last bits depend on it. One element of an output is never cut, however much it r
 
 
 _MOST_KEPT_BYTES = 64 * 1024  # of the constants of a graph whose plan is kept for the next call
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStep:
-    """One node of the graph, as it is computed.
-
-    Attributes:
-        form: computes the outputs.
-        sources: where each input comes from.
-        inputs: the inputs, as the form reads them.
-        outputs: the outputs.
-        name: the node's name; empty in the graph of one node.
-    """
-
-    form: Form
-    sources: tuple[Ref, ...]
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    name: str = ""
-
-    @classmethod
-    def of(cls, node: Node) -> PlanStep:
-        """The step of a node, without inputs that the form does not read, such as the shape of Reshape."""
-        form, inputs = form_of(node.operation), node.operation.inputs
-        if form.input_sizes:
-            inputs = tuple([
-                Slot(slot.name, Layout.row_major(slot.layout.data_type, sizes))
-                for slot, sizes in zip(inputs, form.input_sizes, strict=False)
-            ])  # fmt: skip
-        return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs, node.name)
-
-    @property
-    def operands(self) -> tuple[Layout, ...]:
-        """How the form reads each input: as it lies, or broadcast to the output's sizes."""
-        sizes = self.outputs[0].layout.sizes
-        return tuple([self.form.operand(slot.layout, sizes) for slot in self.inputs])
-
-    def check_indices(self, indices: Any) -> None:
-        """Refuse indices outside of their axis.
-
-        Args:
-            indices: the array of the input that holds them.
-
-        Raises:
-            InvalidDescriptor: one is outside.
-        """
-        assert self.form.index_range is not None
-        try:
-            self.form.index_range.check(indices)
-        except InvalidDescriptor as error:
-            if not self.name:
-                raise
-            found = [replace(each, message=f"node {self.name!r}: {each.message}") for each in error.violations]
-            raise InvalidDescriptor.of(found) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +55,7 @@ class Plan:
 
     Attributes:
         graph: what the plan was made of.
-        steps: its nodes in the order in which they are computed.
+        steps: its nodes in the order in which they are computed, fused where they can be.
         slices: how the outputs are cut, in the order of the answer's bytes.
         work: estimate of the elements that are read and combined, stages and slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: the most that stages' outputs take at a
@@ -118,6 +64,7 @@ class Plan:
         stages: what is computed in full before the first slice: steps whose outputs other steps read, and those that
             compute all their outputs together.
         freed: tensors that nobody reads any more when the first slice begins.
+        output_sources: where a graph's outputs come from, by step.
         is_graph: whether its nodes have names, and its outputs names of their own; else it is of one node alone.
         inputs: tensors to receive, in binding order, as the only node reads them, or packed.
         input_layouts: how a run sees each of them: as the only node reads it, or packed.
@@ -137,6 +84,7 @@ class Plan:
     scratch_bytes: int = 0
     stages: tuple[Stage, ...] = ()
     freed: tuple[NodeOutput, ...] = ()
+    output_sources: tuple[NodeOutput, ...] = ()
     is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)
@@ -245,9 +193,11 @@ def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
 @lru_cache(maxsize=1024)
 def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     graph = key.graph
-    steps = tuple([PlanStep.of(node) for node in graph.nodes])
-    in_full = _computed_in_full(graph, steps)
-    lifetimes = _Lifetimes(graph, steps, in_full)
+    steps, sources = tuple([PlanStep.of(node) for node in graph.nodes]), graph.outputs
+    if len(steps) > 1:
+        steps, sources = fused(steps, sources)
+    in_full = _computed_in_full(steps, sources)
+    lifetimes = _Lifetimes(steps, sources, in_full)
     stages: list[Stage] = []
     scratch = 0
     for place, number in enumerate(in_full):
@@ -265,7 +215,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
         stages.append(Stage(number, slices, lifetimes.freed_before(place), work, lifetimes.checked(number)))
     cuts: list[Slices] = []
     work = sum([stage.work for stage in stages])
-    for index, ref in enumerate(graph.outputs):
+    for index, ref in enumerate(sources):
         step = steps[ref.node]
         if ref.node in in_full:
             cuts.append(cut(step.outputs[ref.index].layout, slice_bytes, index))
@@ -274,7 +224,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
             cuts.append(part.slices)
             work, scratch = work + part.work, max(scratch, part.scratch)
     freed = lifetimes.freed_before(len(in_full))
-    return Plan(graph, steps, _joined(cuts), work, lifetimes.most_bytes, scratch, tuple(stages), freed)
+    return Plan(graph, steps, _joined(cuts), work, lifetimes.most_bytes, scratch, tuple(stages), freed, sources)
 
 
 _ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)
@@ -313,10 +263,10 @@ def _joined(cuts: Sequence[Slices]) -> Slices | OutputSlices:
     return cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
 
 
-def _computed_in_full(graph: Graph, steps: Sequence[PlanStep]) -> tuple[int, ...]:
+def _computed_in_full(steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]) -> tuple[int, ...]:
     """The steps that are stages."""
     read = {source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)}
-    twice = {ref.node for at, ref in enumerate(graph.outputs) if ref in graph.outputs[:at]}
+    twice = {ref.node for at, ref in enumerate(outputs) if ref in outputs[:at]}
     whole = {number for number, step in enumerate(steps) if step.form.computed_whole}
     return tuple(sorted(read | twice | whole))
 
@@ -328,7 +278,7 @@ class _Lifetimes:
         most_bytes: the most bytes that they take at a time.
     """
 
-    def __init__(self, graph: Graph, steps: Sequence[PlanStep], in_full: Sequence[int]) -> None:
+    def __init__(self, steps: Sequence[PlanStep], outputs: Sequence[NodeOutput], in_full: Sequence[int]) -> None:
         self._steps = steps
         last: dict[NodeOutput, int] = {}  # the stage that reads it last; the number of stages for slices and outputs
         places = {number: place for place, number in enumerate(in_full)}
@@ -336,7 +286,7 @@ class _Lifetimes:
             for source in step.sources:
                 if isinstance(source, NodeOutput):
                     last[source] = max(last.get(source, -1), places.get(number, len(in_full)))
-        for ref in graph.outputs:
+        for ref in outputs:
             last[ref] = len(in_full)
         self._freed: dict[int, list[NodeOutput]] = {}
         live = self.most_bytes = 0

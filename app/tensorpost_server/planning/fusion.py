@@ -1,0 +1,153 @@
+"""Fusion: element-wise steps one after the other become one step, whose intermediate results stay in registers.
+
+A fused step gives the bytes that its parts give one after another, on every backend. So only what all backends compute
+in float32 is fused, function by function with a result of float32 after each: expressions of functions that have
+compiled loops, and conversions of float16 and 8-bit integers before them. What is read by several steps is computed
+once, and is not fused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tensorpost.values.graph import NodeOutput
+
+from ..forms import Pointwise
+from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
+from .step import PlanStep
+
+MOST_OPERANDS = 8  # of a kernel of CUDA
+MOST_FUNCTIONS = 40
+"""Of a fused expression; the numba backend has registers for more."""
+_READ = frozenset({"float32", "float16", "uint8", "int8"})
+
+
+def fused(
+    steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]
+) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
+    """The steps, fused where they can be, and where the graph's outputs come from then.
+
+    Args:
+        steps: in the order in which they are computed.
+        outputs: where the outputs come from.
+    """
+    readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
+    readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
+    made, gone = list(steps), set[int]()
+    for number, step in enumerate(steps):
+        joined: PlanStep | None = step
+        while joined is not None:
+            made[number] = joined
+            joined = None
+            for place, source in enumerate(made[number].sources):
+                if isinstance(source, NodeOutput) and readers[source.node] == 1:
+                    joined = _joined(made[source.node], made[number], place)
+                    if joined is not None:
+                        gone.add(source.node)
+                        break
+    if not gone:
+        return tuple(steps), tuple(outputs)
+    kept = [number for number in range(len(made)) if number not in gone]
+    places = {number: place for place, number in enumerate(kept)}
+
+    def moved(ref: NodeOutput) -> NodeOutput:
+        return NodeOutput(places[ref.node], ref.index)
+
+    found: list[PlanStep] = []
+    for number in kept:
+        step = made[number]
+        sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
+        found.append(replace(step, sources=tuple(sources)))
+    return tuple(found), tuple([moved(ref) for ref in outputs])
+
+
+def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
+    """Both as one step; None if they cannot be.
+
+    Args:
+        first: the step whose only reader is the second one.
+        second: reads it once.
+        place: which input of the second step it is.
+    """
+    a, b = first.form, second.form
+    if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or not _in_float32(second):
+        return None
+    made = first.outputs[0].layout
+    read = second.inputs[place].layout.sizes
+    if made.data_type.numpy_name != "float32" or not made.sizes == read == second.outputs[0].layout.sizes:
+        return None
+    is_conversion = isinstance(a.expression, Operand) and first.inputs[0].layout.data_type.numpy_name in _READ
+    if not is_conversion and not (_in_float32(first) and _count(b.expression, place) == 1):
+        return None
+    narrow = second.outputs[0].layout.data_type.numpy_name != "float32"
+    if narrow and "erf" in a.expression.functions():
+        return None  # where CUDA's erf is as exact as 16 bits need
+    expression = _substituted(b.expression, place, a.expression, len(a.types))
+    operands = len(a.types) + len(b.types) - 1
+    if operands > MOST_OPERANDS or sum(1 for _ in _functions(expression)) > MOST_FUNCTIONS:
+        return None
+    return replace(
+        second,
+        form=Pointwise(expression, ("float32",) * operands, "float32"),
+        sources=(*second.sources[:place], *first.sources, *second.sources[place + 1 :]),
+        inputs=(*second.inputs[:place], *first.inputs, *second.inputs[place + 1 :]),
+    )
+
+
+def _in_float32(step: PlanStep) -> bool:
+    """Whether every backend computes the step in float32 alone, by the same functions."""
+    form, output = step.form, step.outputs[0].layout.data_type.numpy_name
+    if not isinstance(form, Pointwise) or form.of_bits or is_boolean(form.expression):
+        return False
+    read = {slot.layout.data_type.numpy_name for slot in step.inputs}
+    functions = [FUNCTIONS[name] for name in form.expression.functions()]
+    return (
+        {form.computed_in, *form.types} == {"float32"}
+        and output in ("float32", "float16")
+        and read <= _READ
+        and all(function.loop is not NumbaLoop.NONE for function in functions)
+    )
+
+
+def _functions(expression: Expression) -> Iterator[str]:
+    if isinstance(expression, FunctionCall):
+        yield expression.function
+        for argument in expression.arguments:
+            yield from _functions(argument)
+
+
+def _count(expression: Expression, operand: int) -> int:
+    """How often an operand stands in an expression."""
+    match expression:
+        case Operand(index):
+            return int(index == operand)
+        case FunctionCall(_, arguments):
+            return sum([_count(argument, operand) for argument in arguments])
+        case _:
+            return 0
+
+
+def _substituted(expression: Expression, place: int, inner: Expression, count: int) -> Expression:
+    """The expression with another one, of `count` operands, in the place of an operand."""
+    match expression:
+        case Operand(index) if index == place:
+            return _shifted(inner, place)
+        case Operand(index):
+            return Operand(index + count - 1 if index > place else index)
+        case FunctionCall(name, arguments):
+            return FunctionCall(name, tuple([_substituted(each, place, inner, count) for each in arguments]))
+        case _:
+            return expression
+
+
+def _shifted(expression: Expression, by: int) -> Expression:
+    """The expression with later operands."""
+    match expression:
+        case Operand(index):
+            return Operand(index + by)
+        case FunctionCall(name, arguments):
+            return FunctionCall(name, tuple([_shifted(argument, by) for argument in arguments]))
+        case _:
+            return expression
