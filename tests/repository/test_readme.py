@@ -74,7 +74,7 @@ def test_the_python_block(address: str) -> None:
     for name in ("doubled", "resized", "upsampled"):
         np.testing.assert_array_equal(TWICE, np.asarray(names[name])[0, 0])
     assert names["received"] == 240_000_000
-    assert np.shape(names["image"]) == (3, 224, 224)
+    assert np.asarray(names["image"]).shape == (3, 224, 224)
 
 
 def test_the_demo(tmp_path: Path) -> None:

@@ -299,8 +299,9 @@ def is_boolean(expression: Expression) -> bool:
 
 
 def evaluate(
-    xp: ModuleType, expression: Expression, operands: Sequence[Any], compute: np.dtype[Any], out: Any = None
-) -> Any:
+    xp: ModuleType, expression: Expression, operands: Sequence[Any], compute: np.dtype[Any], out: Any = None,
+    known: dict[int, Any] | None = None,
+) -> Any:  # fmt: skip
     """The expression on arrays.
 
     Args:
@@ -309,7 +310,10 @@ def evaluate(
         operands: an array for each input, of the types that the expression is computed in.
         compute: the type of constants.
         out: array for the result, of the result's own type; None makes one. Temporaries take a few blocks of its size.
+        known: results by the identity of their expression, which is computed once; None to compute each.
     """
+    if known is not None and id(expression) in known:
+        return known[id(expression)]
     match expression:
         case Operand(index):
             if out is None:
@@ -322,12 +326,14 @@ def evaluate(
             out[...] = compute.type(value)
             return out
         case FunctionCall(name, arguments):
-            made = [evaluate(xp, argument, operands, compute) for argument in arguments]
+            made = [evaluate(xp, argument, operands, compute, None, known) for argument in arguments]
             function = FUNCTIONS[name].numpy
-            if isinstance(function, str):
-                return getattr(xp, function)(*made, out=out) if out is not None else getattr(xp, function)(*made)
-            result = function(xp, *made)
+            if isinstance(function, str) and out is not None:
+                return getattr(xp, function)(*made, out=out)
+            result = getattr(xp, function)(*made) if isinstance(function, str) else function(xp, *made)
             if out is None:
+                if known is not None:
+                    known[id(expression)] = result
                 return result
             out[...] = result
             return out

@@ -33,6 +33,7 @@ class Pointwise(BoxForm):
         types: NumPy names of the types that the elements of each input are converted to first.
         computed_in: NumPy name of the type that constants have.
         of_bits: elements of every tensor are taken as unsigned integers of the same bits.
+        repeats: whether some object stands in the expression several times, which is then computed once.
         input_sizes: the sizes of every packed input, in the output's rank, with 1 where it is repeated, if they are not
             all the output's. The plan makes strides of 0 of them.
     """
@@ -42,6 +43,7 @@ class Pointwise(BoxForm):
     computed_in: str
     of_bits: bool = False
     input_sizes: tuple[tuple[int, ...], ...] = ()
+    repeats: bool = False
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
         """See `Form.operand`: broadcast to the output's sizes."""
@@ -82,11 +84,11 @@ class Pointwise(BoxForm):
 
     def _fill(self, xp: ModuleType, arrays: Sequence[Any], out: Any) -> None:
         operands = [_converted(xp, array, name) for array, name in zip(arrays, self.types, strict=True)]
-        compute = _dtype(self.computed_in)
+        compute, known = _dtype(self.computed_in), dict[int, Any]() if self.repeats else None
         if out.dtype == compute:
-            evaluate(xp, self.expression, operands, compute, out)
+            evaluate(xp, self.expression, operands, compute, out, known)
             return
-        made = evaluate(xp, self.expression, operands, compute)
+        made = evaluate(xp, self.expression, operands, compute, None, known)
         if out.dtype.type is np.float16 and made.dtype.type is np.float32 and made.flags.c_contiguous:
             narrow(xp, made, out)
         else:

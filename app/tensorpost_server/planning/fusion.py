@@ -4,23 +4,31 @@ A fused step gives the bytes that its parts give one after another, on every bac
 in float32 is fused, function by function with a result of float32 after each: expressions of functions that have
 compiled loops, and conversions of float16 and 8-bit integers before them. What is read by several steps is computed
 once, and is not fused.
+
+An element-wise step that follows copies which repeat elements, as Tile does, comes before them: it has fewer elements
+then, and the copies are sent while they are made.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorpost.values.graph import NodeOutput
+from tensorpost.values.graph import NodeOutput, Ref
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Slot
 
-from ..forms import Pointwise
+from ..forms import Copies, Pointwise
 from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
 from .step import PlanStep
 
 MOST_OPERANDS = 8  # of a kernel of CUDA
 MOST_FUNCTIONS = 40
-"""Of a fused expression; the numba backend has registers for more."""
+MOST_VALUES = 64
+"""Functions, and those together with operands and constants, of a fused expression: a register of the numba backend for
+each. What stands several times in it counts each time."""
 _READ = frozenset({"float32", "float16", "uint8", "int8"})
 
 
@@ -36,7 +44,14 @@ def fused(
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
     readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
     made, gone = list(steps), set[int]()
-    for number, step in enumerate(steps):
+    for number, step in enumerate(made):
+        for place, source in enumerate(step.sources):
+            if isinstance(source, NodeOutput) and readers[source.node] == 1:
+                swapped = _swapped(source.node, made[source.node], step, place)
+                if swapped is not None:
+                    made[source.node], made[number] = swapped
+                    break
+    for number, step in enumerate([*made]):
         joined: PlanStep | None = step
         while joined is not None:
             made[number] = joined
@@ -47,8 +62,6 @@ def fused(
                     if joined is not None:
                         gone.add(source.node)
                         break
-    if not gone:
-        return tuple(steps), tuple(outputs)
     kept = [number for number in range(len(made)) if number not in gone]
     places = {number: place for place, number in enumerate(kept)}
 
@@ -61,6 +74,45 @@ def fused(
         sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
         found.append(replace(step, sources=tuple(sources)))
     return tuple(found), tuple([moved(ref) for ref in outputs])
+
+
+def _swapped(number: int, copies: PlanStep, second: PlanStep, place: int) -> tuple[PlanStep, PlanStep] | None:
+    """Both in the other order, the element-wise step first; None if that is another result, or no gain.
+
+    Args:
+        number: the place of the copies among the steps.
+        copies: the step whose only reader is the second one.
+        second: reads it once.
+        place: which input of the second step it is.
+    """
+    a, b = copies.form, second.form
+    if not isinstance(a, Copies) or not isinstance(b, Pointwise) or len(copies.inputs) != 1 or len(copies.outputs) != 1:
+        return None
+    source, made = copies.inputs[0].layout, copies.outputs[0].layout
+    others = [
+        (slot.layout.sizes, ref)
+        for at, (slot, ref) in enumerate(zip(second.inputs, second.sources, strict=True))
+        if at != place
+    ]
+    is_one = all(math.prod(sizes) == 1 and not _comes_after(ref, number) for sizes, ref in others)
+    same = made.sizes == second.inputs[place].layout.sizes == second.outputs[0].layout.sizes
+    if a.fill_value is not None or not is_one or not same or math.prod(source.sizes) > math.prod(made.sizes):
+        return None
+    between = Slot("output", Layout.row_major(second.outputs[0].layout.data_type, source.sizes))
+    ones = (1,) * len(source.sizes)
+    inputs = [
+        copies.inputs[0] if at == place else Slot(slot.name, Layout.row_major(slot.layout.data_type, ones))
+        for at, slot in enumerate(second.inputs)
+    ]
+    sources = (*second.sources[:place], copies.sources[0], *second.sources[place + 1 :])
+    first = replace(second, sources=sources, inputs=tuple(inputs), outputs=(between,))
+    return first, replace(
+        copies, sources=(NodeOutput(number, 0),), inputs=(between,), outputs=second.outputs, name=second.name
+    )
+
+
+def _comes_after(ref: Ref, number: int) -> bool:
+    return isinstance(ref, NodeOutput) and ref.node > number
 
 
 def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
@@ -79,18 +131,21 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     if made.data_type.numpy_name != "float32" or not made.sizes == read == second.outputs[0].layout.sizes:
         return None
     is_conversion = isinstance(a.expression, Operand) and first.inputs[0].layout.data_type.numpy_name in _READ
-    if not is_conversion and not (_in_float32(first) and _count(b.expression, place) == 1):
+    if not is_conversion and not _in_float32(first):
         return None
     narrow = second.outputs[0].layout.data_type.numpy_name != "float32"
     if narrow and "erf" in a.expression.functions():
         return None  # where CUDA's erf is as exact as 16 bits need
-    expression = _substituted(b.expression, place, a.expression, len(a.types))
     operands = len(a.types) + len(b.types) - 1
-    if operands > MOST_OPERANDS or sum(1 for _ in _functions(expression)) > MOST_FUNCTIONS:
+    expression = _substituted(b.expression, place, _shifted(a.expression, place), len(a.types))
+    values = [*_parts(expression)]
+    functions = sum([isinstance(part, FunctionCall) for part in values])
+    if operands > MOST_OPERANDS or functions > MOST_FUNCTIONS or len(values) + operands > MOST_VALUES:
         return None
+    repeats = a.repeats or b.repeats or sum([part == Operand(place) for part in _parts(b.expression)]) > 1
     return replace(
         second,
-        form=Pointwise(expression, ("float32",) * operands, "float32"),
+        form=Pointwise(expression, ("float32",) * operands, "float32", repeats=repeats),
         sources=(*second.sources[:place], *first.sources, *second.sources[place + 1 :]),
         inputs=(*second.inputs[:place], *first.inputs, *second.inputs[place + 1 :]),
     )
@@ -111,29 +166,19 @@ def _in_float32(step: PlanStep) -> bool:
     )
 
 
-def _functions(expression: Expression) -> Iterator[str]:
+def _parts(expression: Expression) -> Iterator[Expression]:
+    """An expression and everything in it."""
+    yield expression
     if isinstance(expression, FunctionCall):
-        yield expression.function
         for argument in expression.arguments:
-            yield from _functions(argument)
-
-
-def _count(expression: Expression, operand: int) -> int:
-    """How often an operand stands in an expression."""
-    match expression:
-        case Operand(index):
-            return int(index == operand)
-        case FunctionCall(_, arguments):
-            return sum([_count(argument, operand) for argument in arguments])
-        case _:
-            return 0
+            yield from _parts(argument)
 
 
 def _substituted(expression: Expression, place: int, inner: Expression, count: int) -> Expression:
-    """The expression with another one, of `count` operands, in the place of an operand."""
+    """The expression with another one, of `count` operands, in the place of an operand; the same object each time."""
     match expression:
         case Operand(index) if index == place:
-            return _shifted(inner, place)
+            return inner
         case Operand(index):
             return Operand(index + count - 1 if index > place else index)
         case FunctionCall(name, arguments):

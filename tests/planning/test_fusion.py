@@ -1,0 +1,135 @@
+"""Which steps are fused, and that what is fused gives the bytes of its parts; drawn graphs are in tests/conformance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.conformance.test_graphs import node_by_node, outputs_of
+from tests.support.graph_cases import layouts_of
+
+from tensorpost.graphs.graph_document import read_graph
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.planning import Plan, make_plan
+
+X = np.linspace(-4, 4, 96, dtype=np.float32).reshape(2, 3, 16)
+HALF = {"half": {"dtype": "F32", "shape": [], "data": [0.5]}}
+
+
+def onnx(name: str, op_type: str, inputs: Any, **attributes: Any) -> dict[str, Any]:
+    return {"name": name, "op_type": op_type, "opset": 21, "inputs": inputs, "attributes": attributes}
+
+
+def planned(nodes: list[dict[str, Any]], *outputs: str, x: NDArray[Any] = X, constants: Any = None) -> Plan:
+    """The plan, whose bytes are those of the nodes one after another."""
+    named = {name: name for name in outputs or (nodes[-1]["name"],)}
+    document = {"inputs": {"x": {}}, "constants": constants or {}, "nodes": nodes, "outputs": named}
+    graph = read_graph(document, layouts_of({"x": x}))
+    expected = node_by_node(NumpyBackend(), graph, [x.tobytes()])
+    assert outputs_of(NumpyBackend(), graph, [x.tobytes()], 1 << 20) == expected
+    assert outputs_of(NumpyBackend(), graph, [x.tobytes()], 100) == expected
+    return make_plan(graph, 1 << 20)
+
+
+def names(plan: Plan) -> list[str]:
+    return [f"{step.name} {type(step.form).__name__}" for step in plan.steps]
+
+
+def test_a_chain_is_one_step_that_holds_nothing():
+    nodes = [
+        onnx("a", "Mul", ["x", "half"]), onnx("b", "Relu", ["a"]), onnx("c", "Sigmoid", ["b"]),
+        onnx("d", "Tanh", ["c"]),
+        onnx("e", "Add", ["d", "half"]),
+    ]  # fmt: skip
+
+    plan = planned(nodes, constants=HALF)
+
+    assert names(plan) == ["e Pointwise"]
+    assert (plan.stages, plan.held_bytes) == ((), 0)
+
+
+def test_a_conversion_comes_first_and_last():
+    x = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    nodes = [
+        onnx("f", "Cast", ["x"], to="float32"), onnx("y", "Mul", ["f", "half"]), onnx("h", "Cast", ["y"], to="float16"),
+    ]  # fmt: skip
+
+    assert names(planned(nodes, x=x, constants=HALF)) == ["h Pointwise"]
+
+
+def test_a_float16_is_rounded_though_it_never_leaves():
+    nodes = [
+        onnx("h", "Cast", ["x"], to="float16"), onnx("y", "Mul", ["h", "h"]), onnx("f", "Cast", ["y"], to="float32"),
+        onnx("z", "Exp", ["f"]),
+    ]  # fmt: skip
+
+    assert names(planned(nodes)) == ["h Pointwise", "y Pointwise", "z Pointwise"]
+
+
+def test_what_several_read_and_what_is_sent_is_computed_once():
+    shared = [onnx("a", "Exp", ["x"]), onnx("b", "Neg", ["a"]), onnx("c", "Add", ["a", "b"])]
+
+    assert names(planned(shared)) == ["a Pointwise", "c Pointwise"]
+    assert names(planned(shared[:2], "a", "b")) == ["a Pointwise", "b Pointwise"]
+
+
+def test_other_types_and_broadcast_results_are_not_fused():
+    integers = [onnx("a", "Add", ["x", "x"]), onnx("b", "Mul", ["a", "a"])]
+    row = [onnx("r", "ReduceSum", {"data": "x", "axes": [2]}), onnx("n", "Neg", ["r"]), onnx("y", "Sub", ["x", "n"])]
+
+    assert len(planned(integers, x=np.arange(6, dtype=np.int32)).steps) == 2
+    assert names(planned(row)) == ["r Lines", "n Pointwise", "y Pointwise"]
+
+
+def test_erf_of_a_narrow_result_is_not_fused():
+    nodes = [onnx("e", "Erf", ["x"]), onnx("h", "Cast", ["e"], to="float16")]
+
+    assert len(planned(nodes).steps) == 2
+
+
+@pytest.mark.parametrize(("op_type", "steps"), [("Tanh", 2), ("Sigmoid", 30)])
+def test_a_long_chain_is_cut(op_type: str, steps: int):
+    """Of at most 40 functions: a Sigmoid has 6, and its operand three times."""
+    nodes = [onnx(f"n{at}", op_type, [f"n{at - 1}" if at else "x"]) for at in range(60)]
+
+    assert len(planned(nodes).steps) == steps
+
+
+def test_element_wise_nodes_come_before_copies_that_repeat():
+    nodes = [
+        {"name": "t", "type": "TILE", "inputs": "x", "desc": {"Repeats": [3, 1, 2]}},
+        onnx("y", "Mul", ["t", "half"]),
+        onnx("z", "Exp", ["y"]),
+    ]
+
+    plan = planned(nodes, constants=HALF)
+
+    assert names(plan) == ["z Pointwise", "z Copies"]
+    assert plan.held_bytes == X.nbytes
+
+
+def test_they_stay_where_they_have_fewer_elements():
+    nodes = [onnx("s", "Slice", {"data": "x", "starts": [0], "ends": [1], "axes": [1]}), onnx("y", "Exp", ["s"])]
+
+    assert names(planned(nodes)) == ["s Copies", "y Pointwise"]
+
+
+def test_what_is_filled_is_not_computed_before_it_is():
+    nodes = [onnx("p", "Pad", {"data": "x", "pads": [0, 0, 1, 0, 0, 1]}), onnx("y", "Exp", ["p"])]
+
+    assert names(planned(nodes)) == ["p Copies", "y Pointwise"]
+
+
+def test_a_small_tensor_becomes_a_huge_one_in_little_memory():
+    x = np.zeros(1 << 20, np.uint8)
+    nodes = [
+        {"name": "t", "type": "TILE", "inputs": "x", "desc": {"Repeats": [2560]}},
+        onnx("f", "Cast", ["t"], to="float32"), onnx("y", "Mul", ["f", "half"]),
+    ]  # fmt: skip
+    document = {"inputs": {"x": {}}, "constants": HALF, "nodes": nodes, "outputs": {"y": "y"}}
+
+    plan = make_plan(read_graph(document, layouts_of({"x": x})), 4 << 20)
+
+    assert (plan.output_bytes, plan.held_bytes) == (10 << 30, 4 << 20)
