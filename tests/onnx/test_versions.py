@@ -126,7 +126,6 @@ EXACT = {"Round", "Floor", "Ceil", "Abs", "Neg", "Relu", "Sign", "Where", "Trans
 UNLIKE = {
     # operator: why ONNX Runtime's answer is not compared
     "HardSwish": "of infinities, the CPU provider's approximation and the text differ",
-    "Mish": "ONNX Runtime computes it as a function of several nodes",
 }
 
 

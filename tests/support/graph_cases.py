@@ -343,7 +343,7 @@ def _wrong_member(document: dict[str, Any], chance: random.Random) -> None:
 
 
 def _wrong_input(document: dict[str, Any], chance: random.Random) -> None:
-    _a_node(document, chance)["inputs"] = chance.choice([7, {"nothing": "x"}, [["x"]], None])
+    _a_node(document, chance)["inputs"] = chance.choice([7, {"nothing": "x"}, [[["x"]]], None])
 
 
 BREAKS: Mapping[str, Callable[[dict[str, Any], random.Random], None]] = {

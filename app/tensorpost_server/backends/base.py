@@ -269,8 +269,7 @@ class HostBackend:
 
     def held_bytes(self, plan: Plan) -> int:
         """Outputs that are computed together, by one thread, and the scratch memory of what is computed at a time."""
-        most_parts = max([len(plan.slices), *[len(stage.slices) for stage in plan.stages]])
-        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, most_parts))
+        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, plan.most_parts))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Always None: the device reads ordinary memory."""

@@ -57,8 +57,7 @@ class CostMeter:
 
     def _threads_of(self, plan: Plan) -> int:
         """How many threads the plan keeps at work."""
-        most_parts = max([len(plan.slices), *[len(stage.slices) for stage in plan.stages]])
-        return max(1, min(self._threads, most_parts))
+        return max(1, min(self._threads, plan.most_parts))
 
     def check(self, plan: Plan, setting: str) -> None:
         """Refuse a plan that would take too long.

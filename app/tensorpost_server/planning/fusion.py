@@ -38,7 +38,7 @@ def fused(
     """The steps, fused where they can be, and where the graph's outputs come from then.
 
     Args:
-        steps: in the order in which they are computed.
+        steps: the steps, in the order in which they are computed.
         outputs: where the outputs come from.
     """
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])

@@ -69,6 +69,7 @@ class Plan:
         inputs: tensors to receive, in binding order, as the only node reads them, or packed.
         input_layouts: how a run sees each of them: as the only node reads it, or packed.
         outputs: tensors to send, in binding order.
+        most_parts: parts of its largest stage, or its slices if there are more.
         input_bytes: bytes of all inputs together.
         constant_bytes: bytes of all constants together.
         output_bytes: bytes of all outputs together.
@@ -89,6 +90,7 @@ class Plan:
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)
     outputs: tuple[Slot, ...] = field(init=False)
+    most_parts: int = field(init=False)
     input_bytes: int = field(init=False)
     constant_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
@@ -110,6 +112,7 @@ class Plan:
             "inputs": inputs,
             "input_layouts": layouts,
             "outputs": outputs,
+            "most_parts": max([len(self.slices), *[len(stage.slices) for stage in self.stages]]),
             "input_bytes": sum([slot.layout.size_in_bytes for slot in inputs]),
             "constant_bytes": sum([slot.layout.size_in_bytes for slot, _ in constants]),
             "output_bytes": sum([slot.layout.size_in_bytes for slot in outputs]),

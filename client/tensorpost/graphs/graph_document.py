@@ -442,7 +442,7 @@ def _read_directml(
                 path, f"{entry.name} stands in inputs and in desc; what it is follows from inputs", key, "one"
             )
         texts: Sequence[Any] = value if _is_list(value) else [value]
-        if (len(texts) != 1 and not entry.is_array) or not all(isinstance(text, str) and text for text in texts):
+        if (_is_list(value) and not entry.is_array) or not all(isinstance(text, str) and text for text in texts):
             expected = "a list of names" if entry.is_array else "a name"
             raise _refuse(path, f"{entry.name} must be {expected} of tensors", value, expected)
         described = [_directml_tensor(text, tensors[text].layout, path) for text in texts]
