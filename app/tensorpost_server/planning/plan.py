@@ -27,7 +27,7 @@ last bits depend on it. One element of an output is never cut, however much it r
 """
 
 
-_MOST_KEPT_BYTES = 64 * 1024  # of the constants of a graph whose plan is kept for the next call
+_MOST_KEPT_BYTES = 256 * 1024  # of the documents and constants of a graph whose plan is kept for the next call
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,13 @@ class Plan:
 class _PlanKey:
     """Cache key of a graph: its documents, in which 0.0 and -0.0 differ, because their results do, and their edges."""
 
-    __slots__ = ("graph", "parts")
+    __slots__ = ("graph", "parts", "size_in_bytes")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         documents = tuple([node.operation.to_document_text() for node in graph.nodes])
         self.parts: tuple[object, ...] = documents
+        self.size_in_bytes = sum([len(text) for text in documents]) + sum([len(data) for _, data in graph.constants])
         if graph.output_names:
             edges = tuple([(node.name, node.inputs) for node in graph.nodes])
             self.parts = (documents, edges, graph.inputs, graph.outputs, graph.constants, graph.output_names)
@@ -189,7 +190,7 @@ def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
         slice_bytes: the most bytes of output made at a time.
     """
     key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
-    is_large = sum([len(data) for _, data in key.graph.constants]) > _MOST_KEPT_BYTES
+    is_large = key.size_in_bytes > _MOST_KEPT_BYTES
     return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes)
 
 
