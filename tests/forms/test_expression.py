@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,16 @@ def test_a_result_goes_where_it_should(built: Any):
 def test_an_unknown_function_is_refused():
     with pytest.raises(KeyError, match="there is no function 'cbrt'"):
         call("cbrt", X)
+
+
+def test_what_stands_in_an_expression_several_times_is_computed_once(monkeypatch: pytest.MonkeyPatch):
+    made: list[int] = []
+    monkeypatch.setitem(FUNCTIONS, "exp", replace(FUNCTIONS["exp"], numpy=lambda _, x: made.append(1) or np.exp(x)))
+    shared = call("exp", X)
+    x = np.array([0.5, 1.5])
+
+    once = evaluate(np, shared * shared + shared, [x], np.dtype(np.float64), None, {})
+
+    assert len(made) == 1
+    np.testing.assert_array_equal(once, evaluate(np, shared * shared + shared, [x], np.dtype(np.float64)))
+    assert len(made) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.support.graph_cases import layouts_of
 
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.forms.expression import FUNCTIONS
 from tensorpost_server.planning import Plan, make_plan
 
 X = np.linspace(-4, 4, 96, dtype=np.float32).reshape(2, 3, 16)
@@ -133,3 +135,17 @@ def test_a_small_tensor_becomes_a_huge_one_in_little_memory():
     plan = make_plan(read_graph(document, layouts_of({"x": x})), 4 << 20)
 
     assert (plan.output_bytes, plan.held_bytes) == (10 << 30, 4 << 20)
+
+
+def test_what_a_formula_reads_several_times_is_computed_once(monkeypatch: pytest.MonkeyPatch):
+    document = {
+        "inputs": {"x": {}}, "nodes": [onnx("a", "Floor", ["x"]), onnx("b", "Sigmoid", ["a"])], "outputs": {"b": "b"},
+    }  # fmt: skip
+    graph = read_graph(document, layouts_of({"x": X}))
+    made: list[int] = []
+    floor = replace(FUNCTIONS["floor"], numpy=lambda _, x: made.append(1) or np.floor(x))
+    monkeypatch.setitem(FUNCTIONS, "floor", floor)
+
+    outputs_of(NumpyBackend(), graph, [X.tobytes()], 1 << 20)
+
+    assert len(made) == 1
