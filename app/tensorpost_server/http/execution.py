@@ -15,6 +15,7 @@ from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBacken
 
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, Ticket, Worker
+from ..planning import Plan
 from .access.access_control import QUOTA, ByteQuota
 from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
 from .bounded_cache import MOST_KEY_BYTES
@@ -36,6 +37,9 @@ from .wires.wire import Wire
 
 JSON_BYTES_PER_TEXT_BYTE = 8
 """Memory of a byte of a string on its way out: the string, its text with escapes, and twice that while it is joined."""
+
+_FEW_STEPS = 8
+"""Steps up to which the event loop asks backends how they compute a plan; a new one takes up to a millisecond."""
 
 _LONG_BYTES = 1 << 20  # of collected outputs, which take long to join
 
@@ -164,6 +168,8 @@ class Execution:
             self._quota.reserve(sum([size for size, sink in in_body if sink.in_body]))
         sinks = self._wire.open_sinks(prepared.answer)
         sources: Sequence[memoryview | DeviceSource] | None = None if call is None else call.memory
+        if len(prepared.plan.steps) > _FEW_STEPS:
+            await self.slow_threads.run(True, _ask_backends, service, prepared.plan)
         prepared, sources = await self._place(prepared, sources, sinks)
         stages.done("plan")
         worker = self._assign(prepared)
@@ -441,6 +447,12 @@ class Execution:
         return DeadlineExceeded(
             f"the answer did not begin within the {self._wait:g} s that the request would wait for it (Prefer: wait)"
         )
+
+
+def _ask_backends(service: Service, plan: Plan) -> None:
+    """Have every backend find out how it computes the plan, and keep it for when the event loop asks."""
+    for worker in service.workers().workers.values():
+        worker.computed_by(plan)
 
 
 async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:

@@ -48,8 +48,10 @@ LONGEST_AXIS = 1 << 27  # entries; with up to 16 channels an index still fits in
 EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
 
 MOST_PLANS = 64  # plans that are kept for the next request
+MOST_GRAPH_STEPS = 512  # steps of graphs that are kept beside them
 MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
 MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
+MOST_KEPT_OF_GRAPH = 1 << 16  # those of a graph's step
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
 PlannerFactory = Callable[[Kernels], Planner]
@@ -83,7 +85,8 @@ class _Recipe:
         plan = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
         key = (piece.output, piece.begin)
         kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
-        if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= MOST_KEPT:
+        most = MOST_KEPT_OF_GRAPH if self.step.name else MOST_KEPT
+        if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= most:
             self.launch_plans[key], self.kept = plan, kept
         return plan
 
@@ -106,6 +109,7 @@ class NumbaBackend(NumpyBackend):
     name: str = "numba"
     kernels: Kernels = field(default_factory=library.load, repr=False)
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
+    _graph_recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def uses_numpy(self, plan: Plan) -> str | None:
         """Why NumPy, or a library, computes some of the plan; None if compiled loops compute all of it."""
@@ -134,16 +138,18 @@ class NumbaBackend(NumpyBackend):
     def close(self) -> None:
         """Forget what is known about plans."""
         self._recipes.clear()
+        self._graph_recipes.clear()
 
     def _recipe(self, step: PlanStep) -> _Recipe:
         # By identity, because equal plans are one object (`make_plan` keeps them) and comparing takes longer than this.
         # A recipe keeps its step, so that no other one has its identity.
-        recipe = self._recipes.get(id(step))
+        recipes, most = (self._graph_recipes, MOST_GRAPH_STEPS) if step.name else (self._recipes, MOST_PLANS)
+        recipe = recipes.get(id(step))
         if recipe is None:
             recipe = self._new_recipe(step)
-            if len(self._recipes) >= MOST_PLANS:
-                self._recipes.clear()
-            self._recipes[id(step)] = recipe
+            if len(recipes) >= most:
+                recipes.clear()
+            recipes[id(step)] = recipe
         return recipe
 
     def _new_recipe(self, step: PlanStep) -> _Recipe:

@@ -236,12 +236,13 @@ async def validate(request: Request) -> JsonDocument:
             verdict, operation = await slow_threads.run(True, _node_verdict, level, document)
         else:
             verdict, operation = await threads.run(large, _descriptor_verdict, level, document)
-        plan = None
+        cost = None
         if operation is not None and verdict["valid"]:
             is_graph = isinstance(operation, Graph)
             planning = slow_threads if is_graph else threads
             plan = await planning.run(large or is_graph, make_plan, operation, settings.slice_bytes)
-        return JsonDocument(verdict | {"cost": None if plan is None else _cost(service, plan)})
+            cost = await planning.run(is_graph, _cost, service, plan)
+        return JsonDocument(verdict | {"cost": cost})
 
 
 def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
