@@ -19,6 +19,7 @@ import numpy as np
 
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import GraphConstant
 from tensorpost.values.layout import Layout
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.planning import PlanStep, make_plan
@@ -87,7 +88,7 @@ def main() -> None:
         for number, step in enumerate(steps):
             target = out if number == len(steps) - 1 else buffers[number % 2]
             inputs = [
-                operand(source.index, slot) if type(source).__name__ == "GraphConstant" else tensor
+                operand(source.index, slot) if isinstance(source, GraphConstant) else tensor
                 for source, slot in zip(step.sources, step.operands, strict=True)
             ]
             compute.fill(step.form, inputs, whole_box((count,)), target, 0)

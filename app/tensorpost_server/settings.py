@@ -226,7 +226,7 @@ class Settings(BaseSettings):
     """Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. 16 GiB is the largest
     FLOAT32 tensor that DirectML allows."""
     max_graph_nodes: int = Field(default=256, ge=1, le=100_000)
-    """Most nodes that a graph may have. Reading and planning take up to 0.6 ms of a core for each."""
+    """Most nodes that a graph may have. Reading and planning take up to 0.7 ms of a core for each."""
     max_work: int = Field(default=10**12, ge=1)
     """Most elements that one request may have read and added up. A small tensor can ask for much: an antialiased or
     gradient axis reads up to its whole input for each output."""

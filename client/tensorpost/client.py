@@ -77,8 +77,8 @@ class Client(NumpyCalls):
         http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
             mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
         shared_memory: let tensors of 64 KiB and more travel in shared memory instead of through the socket, to a server
-            on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, calls with `progress`, and
-            types that the Open Inference Protocol has no name for go through the socket all the same.
+            on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, graphs, calls with `progress`
+            and types that the Open Inference Protocol has no name for go through the socket all the same.
 
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
     httpx's work, everything else goes over sockets of our own: `transport` says which.
@@ -448,7 +448,8 @@ class Client(NumpyCalls):
         `desc.validate_for(feature_level)` answers the same question offline.
 
         Args:
-            desc: a descriptor, an `OnnxNode`, or either as it would be in JSON.
+            desc: a descriptor, an `OnnxNode`, or either as it would be in JSON; or a graph, with numbers for all sizes
+                of its inputs.
             feature_level: DirectML feature level to check against; default the server's.
 
         Raises:

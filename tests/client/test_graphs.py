@@ -52,6 +52,24 @@ def test_arrays_of_any_layout_and_byte_order_are_sent_as_they_are_meant(connect:
         np.testing.assert_array_equal(tp.run_graph(graph, {"x": given})["y"], -given)
 
 
+def test_a_number_stays_without_dimensions(connect: Callable[..., Any], server_url: str):
+    graph = {"inputs": {"x": {}}, "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}], "outputs": {"y": "y"}}
+
+    assert connect(server_url).run_graph(graph, {"x": np.float32(3)})["y"].shape == ()
+
+
+def test_a_graph_is_validated(connect: Callable[..., Any], server_url: str):
+    tp, sizes = connect(server_url), {"photo": {"data_type": "UINT8", "sizes": [1, 4, 6, 3]}}
+
+    found = tp.validate({**GRAPH, "inputs": sizes})
+
+    assert (found.operator, found.input_bytes) == (None, PHOTO.nbytes)
+    assert found.document["nodes"]["chw"][0]["shape"] == [1, 3, 2, 3]
+    assert "lowest feature level" in found._repr_html_()
+    with pytest.raises(InvalidDescriptor, match=r"\$\.inputs\.photo"):
+        tp.validate(GRAPH)
+
+
 def test_outputs_are_streamed_one_after_the_other(connect: Callable[..., Any], server_url: str):
     tp = connect(server_url)
     blocks = [
@@ -71,6 +89,9 @@ def test_what_is_wrong_is_said_before_anything_is_sent():
             tp.run_graph(GRAPH, {"foto": PHOTO})
         with pytest.raises(InvalidParameter, match="a mapping from the names"):
             tp.run_graph(GRAPH, PHOTO)  # pyright: ignore[reportArgumentType] # what is tried
+        for wrong in (np.array(["a"]), np.array([1], "M8[s]")):
+            with pytest.raises(InvalidParameter, match="graphs compute numbers and booleans"):
+                tp.run_graph(GRAPH, {"photo": wrong})
         with pytest.raises(InvalidParameter, match="a dict, or the path"):
             tp.run_graph(7, {"photo": PHOTO})  # pyright: ignore[reportArgumentType] # what is tried
         with pytest.raises(FileNotFoundError):
@@ -127,6 +148,14 @@ def test_the_command_says_what_to_change(arguments: list[str], message: str):
 
     assert code == 1
     assert message in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_for_operators_names_the_one_for_graphs():
+    result = CliRunner().invoke(command_line, ["validate", "graph.json"])
+
+    assert result.exit_code == 1
+    assert "tensorpost graph check graph.json" in " ".join(result.stderr.split())
 
 
 @pytest.mark.usefixtures("folder")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.support.graph_cases import BREAKS, drawn_graph
+from tests.support.graph_cases import BREAKS, drawn_graph, layouts_of
 from tests.support.http_app import (
     FRAME,
     JSON,
@@ -27,7 +27,10 @@ from tests.support.http_app import (
 )
 
 from tensorpost.bodies.frame import encode_head
+from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import Graph
+from tensorpost_server.planning import make_plan
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 GRAPH: dict[str, Any] = {
@@ -226,6 +229,22 @@ def test_a_broken_graph_is_a_refusal_and_nothing_stays(app: AppClient, name: str
 
         assert answer.status_code == 422, answer.text
     assert app.in_use()["bytes_in_flight"] == 0
+
+
+def test_many_small_steps_are_not_computed_on_the_event_loop(app: AppClient):
+    def graph(count: int) -> Graph:
+        nodes = [
+            {"name": f"n{at}", "op_type": "CumSum", "inputs": {"x": f"n{at - 1}" if at else "x", "axis": [0]}}
+            for at in range(count)
+        ]
+        return read_graph(
+            {"inputs": {"x": {}}, "nodes": nodes, "outputs": {"y": f"n{count - 1}"}}, layouts_of({"x": X})
+        )
+
+    worker = app.service.workers().choose(make_plan(graph(1), 1 << 20))
+
+    assert worker.is_small(make_plan(graph(4), 1 << 20))
+    assert not worker.is_small(make_plan(graph(5), 1 << 20))
 
 
 def test_metrics_call_it_a_graph(app: AppClient):

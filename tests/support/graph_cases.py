@@ -203,7 +203,7 @@ def _reduce(d: _Drawing) -> dict[str, Any]:
 
 def _softmax(d: _Drawing) -> dict[str, Any]:
     name, _, sizes = d.pick(FLOATS, rank=1)
-    return _onnx(d.chance.choice(["Softmax", "CumSum"][:1]), [name], axis=d.chance.randrange(len(sizes)))
+    return _onnx("Softmax", [name], axis=d.chance.randrange(len(sizes)))
 
 
 def _largest(d: _Drawing) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _largest(d: _Drawing) -> dict[str, Any]:
 
 
 def _gather(d: _Drawing) -> dict[str, Any]:
-    """Indices from a node: ArgMax of a tensor whose axis is no longer than the one that is indexed."""
+    """Indices that a node computes; some are outside of the axis."""
     name, _, sizes = d.pick(rank=1)
     indices, _, _ = d.pick(("int64",))
     return _onnx("Gather", [name, indices], axis=d.chance.randrange(len(sizes)))

@@ -160,10 +160,14 @@ class DeviceRun:
     def finish(self, stage: int) -> None:
         """See `Run.finish`."""
         at = self._begin(stage)  # if it has no part, because its outputs have no elements
-        self._ended = stage + 1
         for reader, output in at.checked:
             indices = self._device.in_host_memory(self._tensors[at.step, output])
             self._plan.steps[reader].check_indices(indices)
+        if stage == len(self._plan.stages) - 1:
+            self._memory = []
+            for ref in self._plan.freed:
+                del self._tensors[ref.node, ref.index]
+        self._ended = stage + 1
 
     def _begin(self, stage: int) -> Stage:
         """Free what nobody reads any more, and take memory for the outputs of a stage that is computed in parts."""

@@ -50,10 +50,12 @@ class InlineLimits:
     Attributes:
         bytes: limit of the plan's inputs together, and of its outputs together, in bytes.
         work: elements that it reads and combines.
+        steps: its steps, of which each takes some 10 microseconds, however small its tensors are.
     """
 
     bytes: int = 1 << 20
     work: int = 1 << 17
+    steps: int = 4
 
 
 def ignore_loss(_reason: str) -> None:
@@ -118,6 +120,7 @@ class Worker:
             and not plan.libraries  # which works in another process
             and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
             and plan.work <= self.inline.work
+            and len(plan.steps) <= self.inline.steps
         )
 
     def refusal_reason(self, plan: Plan) -> str | None:

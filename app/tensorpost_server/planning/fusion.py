@@ -130,7 +130,9 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     read = second.inputs[place].layout.sizes
     if made.data_type.numpy_name != "float32" or not made.sizes == read == second.outputs[0].layout.sizes:
         return None
-    is_conversion = isinstance(a.expression, Operand) and first.inputs[0].layout.data_type.numpy_name in _READ
+    is_conversion = a.expression == Operand(0) and [s.layout.data_type.numpy_name in _READ for s in first.inputs] == [
+        True
+    ]
     if not is_conversion and not _in_float32(first):
         return None
     narrow = second.outputs[0].layout.data_type.numpy_name != "float32"

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.frame import encode_head
 from ..bodies.strict_json import read_json
 from ..graphs.graph_document import MOST_NODES, read_graph
-from ..values.datatypes import data_type
+from ..values.datatypes import DataType, data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, Violation
 from .array_like import TensorLike, as_array
@@ -43,10 +42,8 @@ def graph_template(graph: GraphDocument, inputs: GraphInputs) -> tuple[RequestTe
         raise InvalidParameter(
             f"inputs must be a mapping from the names of the graph's inputs to arrays, not {type(inputs).__name__}"
         )
-    arrays = {name: np.ascontiguousarray(as_array(name, value)) for name, value in inputs.items()}
-    for name, array in arrays.items():
-        arrays[name] = array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(np.shape(array))
-    sent = {name: Layout.row_major(data_type(array.dtype), array.shape) for name, array in arrays.items()}
+    arrays = {name: as_array(name, value) for name, value in inputs.items()}
+    sent = {name: Layout.row_major(_type_of(name, array), array.shape) for name, array in arrays.items()}
     read = read_graph(document, sent, most_nodes=max(MOST_NODES, len(document.get("nodes", ()))))
     for slot in (*read.inputs, *read.output_slots):
         if slot.layout.data_type.safetensors is None:
@@ -58,6 +55,13 @@ def graph_template(graph: GraphDocument, inputs: GraphInputs) -> tuple[RequestTe
         raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
     head = encode_head([(slot.name, *wire_form(slot)) for slot in read.inputs], {"graph": text})
     return RequestTemplate("the graph", "/v1/graphs", read.inputs, read.output_slots, head), arrays
+
+
+def _type_of(name: str, array: NDArray[Any]) -> DataType:
+    try:
+        return data_type(array.dtype)
+    except KeyError:
+        raise InvalidParameter(f"{name} is an array of {array.dtype}; graphs compute numbers and booleans") from None
 
 
 def graph_document(graph: GraphDocument) -> Mapping[str, Any]:

@@ -105,7 +105,8 @@ class Validation:
 
     Attributes:
         operator: the descriptor or ONNX node as the server understood it, with everything filled in that may be left
-            out. For a node, `document["lowering"]` says how well DirectML can express it.
+            out; None for a graph. For a node, `document["lowering"]` says how well DirectML can express it; for a
+            graph, `document["nodes"]` the tensors that each node makes.
         feature_level: the level it was checked against.
         lowest_feature_level: the lowest level at which it is legal.
         input_bytes: bytes of all input tensors together.
@@ -113,7 +114,7 @@ class Validation:
         document: the whole answer.
     """
 
-    operator: dml.OperatorDesc | OnnxNode
+    operator: dml.OperatorDesc | OnnxNode | None
     feature_level: FeatureLevel
     lowest_feature_level: FeatureLevel | None
     input_bytes: int
@@ -137,8 +138,12 @@ class Validation:
             more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
             detail = f"{first.path[0]}: {first.message}{more}"
             raise refusal(detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
+        op = said["op"]
+        operator = None
+        if "nodes" not in said:
+            operator = OnnxNode.from_json(op) if "op_type" in op else dml.parse_operator(op)
         return cls(
-            operator=OnnxNode.from_json(said["op"]) if "op_type" in said["op"] else dml.parse_operator(said["op"]),
+            operator=operator,
             feature_level=FeatureLevel.parse(said["feature_level"]),
             lowest_feature_level=None if lowest is None else FeatureLevel.parse(lowest),
             input_bytes=int(said["input_bytes"]),
@@ -159,4 +164,5 @@ class Validation:
         if cost := self.document.get("cost"):
             rows.append(("cost", str(cost.get("summary"))))
         rows += [("warning", str(warning)) for warning in self.document.get("warnings", ())]
-        return f"{_html.table_html(rows)}{_html.operation_html(self.operator)}"
+        shown = "" if self.operator is None else _html.operation_html(self.operator)
+        return f"{_html.table_html(rows)}{shown}"

@@ -332,12 +332,15 @@ def validate(
     wanted = usage("--level", FeatureLevel.parse, level)
     client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
     document = _read_document(file)
+    if _has(document, "nodes"):
+        raise InvalidParameter(f"{file} is a graph; check it with: tensorpost graph check {file}")
     try:
         if client is None:
             desc = _validate_offline(document, wanted)
         else:
             with client:
                 desc = client.validate(document, feature_level=wanted).operator
+            assert desc is not None, "only graphs have none"
         sentence, lowest = _judged(desc, wanted)
     except InvalidDescriptor as error:
         if not as_json:
@@ -359,8 +362,8 @@ def _read_document(file: str) -> Any:
         raise
 
 
-def _is_node(document: object) -> bool:
-    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+def _has(document: object, member: str) -> bool:
+    return isinstance(document, dict) and member in cast("dict[str, object]", document)
 
 
 def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | OnnxNode:
@@ -370,7 +373,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
         InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
             document's root.
     """
-    if _is_node(document):
+    if _has(document, "op_type"):
         return OnnxNode.from_json(document)
     desc = dml.parse_operator(document, complete=True)
     try:

@@ -4,7 +4,7 @@
      "constants": {"mean": {"dtype": "F32", "shape": [3], "data": [124, 116, 104]}},
      "nodes": [{"name": "f", "op_type": "Cast", "opset": 21, "inputs": ["photo"], "attributes": {"to": "float32"}},
                {"name": "c", "op_type": "Sub", "opset": 21, "inputs": ["f", "mean"]},
-               {"name": "small", "type": "RESAMPLE2", "inputs": {"InputTensor": "c"},
+               {"name": "small", "type": "RESAMPLE", "inputs": {"InputTensor": "c"},
                 "desc": {"InterpolationMode": "LINEAR", "Scales": [1, 0.5, 0.5, 1]}}],
      "outputs": {"small": "small"}}
 
@@ -16,23 +16,19 @@ DirectML and ONNX say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeGuard, cast
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..bodies.json_tensor import tensor_from_json
-from ..descriptors import NEWEST, FeatureLevel, OperatorDesc, operator_class
-from ..onnx.node import OnnxNode
-from ..onnx.operator_schema import OnnxSchema
-from ..onnx.report import Path
-from ..onnx.schemas import NEWEST_OPSET, schema_of
-from ..onnx.strings import has_strings
-from ..onnx.tensor import OnnxTensor
+from ..descriptors import NEWEST, FeatureLevel
+from ..onnx.report import Path, did_you_mean
 from ..values.datatypes import DataType, data_type
-from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput, Ref
+from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput
 from ..values.layout import Layout
-from ..values.operation import Operation, Slot
-from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted, nearest
+from ..values.operation import Slot
+from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted
+from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
 
 __all__ = ["MOST_NODES", "read_graph"]
 
@@ -42,89 +38,8 @@ MOST_NODES = 1000
 _MEMBERS = ("inputs", "constants", "nodes", "outputs")
 _DIRECTML_MEMBERS = ("name", "type", "inputs", "desc")
 _ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs")
-_LONGEST_NAME = 100
-_SOURCE = "tensorpost's form of a graph"
-
-
-class _Tensor(NamedTuple):
-    """A tensor that nodes may read."""
-
-    ref: Ref
-    layout: Layout
-
-
-@dataclass(slots=True)
-class _NodeText:
-    """A node of the document whose name can be used.
-
-    Attributes:
-        place: its place in the document.
-        members: its members.
-        reads: what its inputs name, each with its path in the node.
-        outputs: its outputs by name, once it was read; None if it, or a node before it, is wrong.
-    """
-
-    place: int
-    members: Mapping[str, Any]
-    reads: list[tuple[str, Path]]
-    outputs: dict[str, _Tensor] | None = None
-
-
-@dataclass(slots=True)
-class _GraphReader:
-    """What was read so far, and what is wrong."""
-
-    level: FeatureLevel
-    violations: list[Violation] = field(default_factory=list[Violation])
-    tensors: dict[str, _Tensor] = field(default_factory=dict[str, _Tensor])
-    values: dict[str, Any] = field(default_factory=dict[str, Any])
-    nodes: dict[str, _NodeText] = field(default_factory=dict[str, _NodeText])
-    used: set[str] = field(default_factory=set[str])
-    wrong: set[str] = field(default_factory=set[str])
-    operations: list[Node] = field(default_factory=list[Node])
-
-    def add(self, code: str, path: Path, message: str, value: object = None, expected: str = "") -> None:
-        self.violations.append(Violation(code, path, message, value, expected, _SOURCE))
-
-    def is_name(self, name: str, path: Path) -> bool:
-        """Whether a name may be used and is not taken; adds what is wrong."""
-        if not name or "." in name or len(name) > _LONGEST_NAME:
-            message = f"a name has 1 to {_LONGEST_NAME} characters and no dot, which stands before a node's output"
-            self.add("graph-name", path, message, name, "a name as in resized")
-        elif name in self.tensors or name in self.nodes:
-            self.add(
-                "graph-name", path, f"{name!r} is the name of two; each needs a name of its own", name, "a free name"
-            )
-        else:
-            return True
-        return False
-
-    def resolve(self, text: str, path: Path) -> _Tensor | None:
-        """The tensor that a text names; None if there is none, which is added, or if its node is wrong."""
-        name, dot, output = text.partition(".")
-        if name in self.tensors and not dot:
-            self.used.add(name)
-            return self.tensors[name]
-        node = self.nodes.get(name)
-        if name in self.wrong:
-            return None
-        if node is None:
-            guess = nearest(name, [*self.tensors, *self.nodes])
-            hint = f"; did you mean {guess!r}?" if guess else ""
-            message = f"there is no input, constant or node {name[:60]!r}{hint}"
-            self.add("graph-reference", path, message, text, ", ".join([*self.tensors, *self.nodes][:16]))
-            return None
-        self.used.add(name)
-        if node.outputs is None:
-            return None
-        if not dot and len(node.outputs) == 1:
-            return next(iter(node.outputs.values()))
-        if output in node.outputs:
-            return node.outputs[output]
-        names = ", ".join(f"{name}.{each}" for each in node.outputs)
-        message = f"{text[:60]!r} names no output of the node {name!r}, which has {names}"
-        self.add("graph-reference", path, message, text, names)
-        return None
+_LONGEST_NAME = 100  # characters
+_MOST_NAMES = 16  # in a message
 
 
 def read_graph(
@@ -143,436 +58,337 @@ def read_graph(
         InvalidDescriptor: rules are broken; it lists every violation, each with its node. What follows from a node that
             is wrong is not looked at.
     """
-    reading = _GraphReader(level)
-    members = _object(document, (), _MEMBERS, "a graph", reading)
-    inputs = _members_of(members, "inputs", reading)
-    slots = _read_inputs(inputs, _declared(inputs, reading) if sent is None else sent, reading)
-    constants = _read_constants(_members_of(members, "constants", reading), reading)
-    nodes = members.get("nodes")
-    if not _is_list(nodes) or not nodes:
-        reading.add("document", ("nodes",), "nodes must be a list of at least one node", nodes, "a list")
-    elif len(nodes) > most_nodes:
-        message = f"the graph has {len(nodes):,} nodes; at most {most_nodes:,} are computed here"
-        reading.add("graph-size", ("nodes",), message, len(nodes), f"at most {most_nodes} nodes")
-    else:
-        _read_names(nodes, reading)
-        for name in _in_order(reading):
-            _read_node(name, reading)
-    outputs = _read_outputs(members.get("outputs"), reading)
-    _find_unused(reading)
-    if reading.violations:
-        raise InvalidDescriptor.of(reading.violations)
-    return Graph(slots, tuple(reading.operations), tuple(outputs.values()), constants, tuple(outputs))
+    reader = _GraphReader(level)
+    members = reader.members(document, (), _MEMBERS, "a graph")
+    inputs = reader.by_name(members, "inputs")
+    slots = reader.read_inputs(inputs, reader.declared(inputs) if sent is None else sent)
+    constants = reader.read_constants(reader.by_name(members, "constants"))
+    reader.read_nodes(members.get("nodes"), most_nodes)
+    outputs = reader.read_outputs(members.get("outputs"))
+    if not reader.violations:  # nodes that are wrong read nothing
+        reader.find_unused()
+    if reader.violations:
+        raise InvalidDescriptor.of(reader.violations)
+    return Graph(slots, tuple(reader.made), tuple(outputs.values()), constants, tuple(outputs))
 
 
-def _is_object(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
+@dataclass(slots=True)
+class _NodeText:
+    """A node of the document whose name can be used.
+
+    Attributes:
+        place: its place in the document.
+        members: its members.
+        reads: what its inputs name, each with its path in the node.
+        outputs: its outputs by name, once it was read; None if it, or a node before it, is wrong.
+    """
+
+    place: int
+    members: Mapping[str, Any]
+    reads: Sequence[tuple[str, Path]]
+    outputs: Mapping[str, ReadableTensor] | None = None
 
 
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, (list, tuple))
+class _GraphReader:
+    """Reads a document member by member, and goes on where a rule is broken.
 
+    Attributes:
+        violations: what is wrong so far.
+        made: the nodes that were read, each after those that it reads.
+    """
 
-def _object(value: object, path: Path, known: Collection[str], what: str, reading: _GraphReader) -> Mapping[str, Any]:
-    """The members of an object; what it must not have is added, and no object has no members."""
-    if not _is_object(value):
-        reading.add("document", path, f"{what} must be a JSON object", value, f"an object with {', '.join(known)}")
-        return {}
-    for key in value:
-        if key not in known:
-            guess = nearest(str(key), known)
-            hint = f"; did you mean {guess!r}?" if guess else f"; there are {', '.join(known)}"
-            reading.add(
-                "document", (*path, str(key)), f"{what} has no member {str(key)[:60]!r}{hint}", None, ", ".join(known)
-            )
-    return value
+    def __init__(self, level: FeatureLevel) -> None:
+        self.violations: list[Violation] = []
+        self.made: list[Node] = []
+        self._level = level
+        self._tensors: dict[str, ReadableTensor] = {}  # inputs and constants
+        self._nodes: dict[str, _NodeText] = {}
+        self._wrong: set[str] = set()  # names of inputs and constants that cannot be read
+        self._used: set[str] = set()
 
+    def _add(self, code: str, path: Path, message: str, value: object = None, expected: str = "") -> None:
+        self.violations.append(Violation(code, path, message, value, expected, SOURCE))
 
-def _members_of(members: Mapping[str, Any], name: str, reading: _GraphReader) -> Mapping[str, Any]:
-    value = members.get(name, {})
-    if _is_object(value):
+    def members(self, value: object, path: Path, known: Collection[str], what: str) -> Mapping[str, Any]:
+        """The members of an object; a value that is no object has none."""
+        if not is_object(value):
+            self._add("document", path, f"{what} must be a JSON object", value, f"an object with {', '.join(known)}")
+            return {}
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(key, known) or f"; there are {', '.join(known)}"
+                message = f"{what} has no member {str(key)[:60]!r}{hint}"
+                self._add("document", (*path, str(key)), message, None, ", ".join(known))
         return value
-    reading.add("document", (name,), f"{name} must be a JSON object, from a name to what it is", value, "an object")
-    return {}
 
+    def by_name(self, members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """A member that is an object of named things, and may be left out."""
+        value = members.get(name, {})
+        if is_object(value):
+            return value
+        self._add("document", (name,), f"{name} must be a JSON object, from a name to what it is", value, "an object")
+        return {}
 
-# ---- inputs and constants --------------------------------------------------------------------------------------------
+    def _accept_name(self, name: str, path: Path) -> bool:
+        """Whether something may have this name."""
+        if not name or "." in name or len(name) > _LONGEST_NAME:
+            message = f"a name has 1 to {_LONGEST_NAME} characters and no dot, which stands before a node's output"
+            self._add("graph-name", path, message, name, "a name, as in resized")
+            return False
+        if name in self._tensors or name in self._nodes:
+            message = f"{name!r} is the name of two; each needs a name of its own"
+            self._add("graph-name", path, message, name, "a name that is not taken")
+            return False
+        return True
 
+    # ---- inputs and constants ----------------------------------------------------------------------------------------
 
-def _read_inputs(inputs: Mapping[str, Any], sent: Mapping[str, Layout], reading: _GraphReader) -> tuple[Slot, ...]:
-    slots: list[Slot] = []
-    bound: dict[str, tuple[int, str]] = {}
-    for name, declared in inputs.items():
-        path: Path = ("inputs", name)
-        if not reading.is_name(name, path):
-            continue
-        arrived = sent.get(name)
-        if arrived is None:
-            reading.wrong.add(name)
-            if not any(found.path[:2] == path for found in reading.violations):
+    def declared(self, inputs: Mapping[str, Any]) -> Mapping[str, Layout]:
+        """The tensors that a graph declares, with numbers for all sizes."""
+        found: dict[str, Layout] = {}
+        for name, declared in inputs.items():
+            members: Mapping[str, Any] = declared if is_object(declared) else {}
+            row, sizes = _type_named(members.get("data_type")), members.get("sizes")
+            if row is None or not is_list(sizes) or not all(type(size) is int and size >= 0 for size in sizes):
+                message = f"without the tensor {name!r}, its data_type and its sizes must be there, as numbers"
+                self._add("input-missing", ("inputs", name), message, declared, "data_type and sizes")
+                self._wrong.add(name)
+            else:
+                found[name] = Layout.row_major(row, sizes)
+        return found
+
+    def read_inputs(self, inputs: Mapping[str, Any], sent: Mapping[str, Layout]) -> tuple[Slot, ...]:
+        """The inputs, compared with the tensors that arrive."""
+        slots: list[Slot] = []
+        bound: dict[str, tuple[int, str]] = {}
+        for name, declared in inputs.items():
+            path: Path = ("inputs", name)
+            if not self._accept_name(name, path) or name in self._wrong:
+                continue
+            arrived = sent.get(name)
+            if arrived is None:
                 there = ", ".join(map(repr, sent)) or "no tensor"
                 message = f"the tensor {name!r} was not sent; the body has {there}"
-                reading.add("input-missing", path, message, None, "a tensor")
-            continue
-        members = _object(declared, path, ("data_type", "sizes"), "an input", reading)
-        row = _declared_type(members, path, reading)
-        if row is not None and row is not arrived.data_type:
-            message = f"{name!r} is {row.numpy_name} in the graph, and {arrived.data_type.numpy_name} was sent"
-            reading.add(
-                "data-type-differs", (*path, "data_type"), message, arrived.data_type.numpy_name, row.numpy_name
-            )
-        if "sizes" in members:
-            _bind_sizes(name, members["sizes"], arrived.sizes, bound, reading)
-        layout = Layout.row_major(arrived.data_type, arrived.sizes)
-        reading.tensors[name] = _Tensor(GraphInput(len(slots)), layout)
-        slots.append(Slot(name, layout))
-    for name in sent:
-        if name not in inputs:
-            guess = nearest(name, inputs)
-            hint = f"; did you mean {guess!r}?" if guess else ""
-            known = ", ".join(map(repr, inputs)) or "none"
-            reading.add(
-                "input-unknown", ("inputs",), f"the graph has no input {name[:60]!r}{hint}; its inputs: {known}", name
-            )
-    return tuple(slots)
+                self._add("input-missing", path, message, None, "a tensor")
+                self._wrong.add(name)
+                continue
+            members = self.members(declared, path, ("data_type", "sizes"), "an input")
+            if "data_type" in members:
+                self._compare_type(name, members["data_type"], arrived.data_type)
+            if "sizes" in members:
+                self._bind_sizes(name, members["sizes"], arrived.sizes, bound)
+            layout = Layout.row_major(arrived.data_type, arrived.sizes)
+            self._tensors[name] = ReadableTensor(GraphInput(len(slots)), layout)
+            slots.append(Slot(name, layout))
+        for name in sent:
+            if name not in inputs:
+                known = ", ".join(map(repr, inputs)) or "none"
+                message = f"the graph has no input {name[:60]!r}{did_you_mean(name, inputs)}; its inputs: {known}"
+                self._add("input-unknown", ("inputs",), message, name, known)
+        return tuple(slots)
 
+    def _compare_type(self, name: str, declared: object, arrived: DataType) -> None:
+        path: Path = ("inputs", name, "data_type")
+        row = _type_named(declared)
+        if row is None:
+            message = "data_type must name a type, as in FLOAT32, float32 or F32"
+            self._add("data-type-unknown", path, message, declared, "a data type's name")
+        elif row is not arrived:
+            message = f"{name!r} is {row.numpy_name} in the graph, and {arrived.numpy_name} was sent"
+            self._add("data-type-differs", path, message, arrived.numpy_name, row.numpy_name)
 
-def _declared(inputs: Mapping[str, Any], reading: _GraphReader) -> Mapping[str, Layout]:
-    """The tensors that a graph declares."""
-    found: dict[str, Layout] = {}
-    for name, declared in inputs.items():
-        members: Mapping[str, Any] = declared if _is_object(declared) else {}
-        sizes, silent = members.get("sizes"), _GraphReader(reading.level)
-        row = _declared_type(members, ("inputs", name), silent)
-        if row is None or not _is_list(sizes) or not all(isinstance(size, int) and size >= 0 for size in sizes):
-            message = f"without the tensor {name!r}, its data_type and its sizes must be there, as numbers"
-            reading.add("input-missing", ("inputs", name), message, declared, "data_type and sizes")
-        else:
-            found[name] = Layout.row_major(row, sizes)
-    return found
+    def _bind_sizes(self, name: str, declared: object, sizes: Sequence[int], bound: dict[str, tuple[int, str]]) -> None:
+        """Compare sizes with those that arrived; a name stands for one number in the whole graph."""
+        path: Path = ("inputs", name, "sizes")
+        if not is_list(declared) or len(declared) != len(sizes):
+            message = f"{name!r} has {counted(len(sizes), 'dimension')} as it was sent: {list(sizes)}"
+            self._add("input-sizes", path, message, declared, f"{counted(len(sizes), 'size')}, numbers or names")
+            return
+        for axis, (entry, size) in enumerate(zip(declared, sizes, strict=True)):
+            if isinstance(entry, str):
+                first, where = bound.setdefault(entry, (size, name))
+                if first != size:
+                    message = f"{entry!r} is {size} here, and {first} in {where!r}; it is one number in the whole graph"
+                    self._add("input-sizes", (*path, axis), message, size, str(first))
+            elif type(entry) is not int or entry != size:
+                message = f"axis {axis} of {name!r} has {counted(size, 'element')} as it was sent"
+                self._add("input-sizes", (*path, axis), message, entry, f"{size}, or a name")
 
+    def read_constants(self, constants: Mapping[str, Any]) -> tuple[tuple[Slot, bytes], ...]:
+        """The constants, each with its bytes."""
+        found: list[tuple[Slot, bytes]] = []
+        for name, value in constants.items():
+            path: Path = ("constants", name)
+            if not self._accept_name(name, path):
+                continue
+            self._wrong.add(name)
+            if not is_object(value):
+                message = 'a constant is a tensor as JSON, as in {"dtype": "F32", "shape": [2], "data": [0.5, 2]}'
+                self._add("document", path, message, value, "an object")
+                continue
+            try:
+                array = tensor_from_json(value, path=path)
+            except InvalidDescriptor as error:
+                self.violations += error.violations
+                continue
+            if array.dtype.kind == "O":
+                self._add("graph-node", path, "graphs compute no strings", "string", "numbers")
+                continue
+            self._wrong.discard(name)
+            layout = Layout.row_major(data_type(array.dtype), array.shape)
+            self._tensors[name] = ReadableTensor(GraphConstant(len(found)), layout, array)
+            found.append((Slot(name, layout), array.tobytes()))
+        return tuple(found)
 
-def _declared_type(members: Mapping[str, Any], path: Path, reading: _GraphReader) -> DataType | None:
-    if "data_type" not in members:
-        return None
-    text = members["data_type"]
-    try:
-        return data_type(text if isinstance(text, str) else "")
-    except KeyError:
-        message = "data_type must name a type, as in FLOAT32, float32 or F32"
-        reading.add("data-type-unknown", (*path, "data_type"), message, text, "a data type's name")
-        return None
+    # ---- nodes -------------------------------------------------------------------------------------------------------
 
+    def read_nodes(self, nodes: object, most_nodes: int) -> None:
+        """The nodes, each after those that it reads."""
+        if not is_list(nodes) or not nodes:
+            self._add("document", ("nodes",), "nodes must be a list of at least one node", nodes, "a list")
+            return
+        if len(nodes) > most_nodes:
+            message = f"the graph has {len(nodes):,} nodes; at most {most_nodes:,} are computed here"
+            self._add("graph-size", ("nodes",), message, len(nodes), f"at most {most_nodes} nodes")
+            return
+        for place, node in enumerate(nodes):
+            self._find_name(place, node)
+        for name in self._in_order():
+            self._read_node(name, self._nodes[name])
 
-def _bind_sizes(
-    name: str, declared: object, sizes: Sequence[int], bound: dict[str, tuple[int, str]], reading: _GraphReader
-) -> None:
-    """Compare sizes with those that arrived; a name stands for one number in the whole graph."""
-    path: Path = ("inputs", name, "sizes")
-    if not _is_list(declared) or len(declared) != len(sizes):
-        message = f"{name!r} has {counted(len(sizes), 'dimension')} as it was sent: {list(sizes)}"
-        reading.add("input-sizes", path, message, declared, f"{counted(len(sizes), 'size')}, numbers or names")
-        return
-    for axis, (text, size) in enumerate(zip(declared, sizes, strict=True)):
-        if isinstance(text, str):
-            first, where = bound.setdefault(text, (size, name))
-            if first != size:
-                message = f"{text!r} is {size} here, and {first} in {where!r}; a name is one number in the whole graph"
-                reading.add("input-sizes", (*path, axis), message, size, str(first))
-        elif not isinstance(text, int) or isinstance(text, bool) or text != size:
-            message = f"axis {axis} of {name!r} has {counted(size, 'element')} as it was sent"
-            reading.add("input-sizes", (*path, axis), message, text, f"{size}, or a name")
-
-
-def _read_constants(constants: Mapping[str, Any], reading: _GraphReader) -> tuple[tuple[Slot, bytes], ...]:
-    found: list[tuple[Slot, bytes]] = []
-    for name, value in constants.items():
-        path: Path = ("constants", name)
-        if not reading.is_name(name, path):
-            continue
-        reading.wrong.add(name)
-        if not _is_object(value):
-            message = 'a constant is a tensor as JSON, as in {"dtype": "F32", "shape": [2], "data": [0.5, 2]}'
-            reading.add("document", path, message, value, "an object")
-            continue
-        try:
-            array = tensor_from_json(value, path=path)
-        except InvalidDescriptor as error:
-            reading.violations += error.violations
-            continue
-        if array.dtype.kind == "O":
-            reading.add("strings-in-graph", path, "graphs compute no strings", "string", "numbers")
-            continue
-        layout = Layout.row_major(data_type(array.dtype), array.shape)
-        reading.wrong.discard(name)
-        reading.tensors[name] = _Tensor(GraphConstant(len(found)), layout)
-        reading.values[name] = array
-        found.append((Slot(name, layout), array.tobytes()))
-    return tuple(found)
-
-
-# ---- nodes -----------------------------------------------------------------------------------------------------------
-
-
-def _read_names(nodes: Sequence[Any], reading: _GraphReader) -> None:
-    """The nodes by name, with what their inputs name."""
-    for place, node in enumerate(nodes):
+    def _find_name(self, place: int, node: object) -> None:
         path: Path = ("nodes", place)
-        is_onnx = _is_object(node) and "op_type" in node
-        members = _object(node, path, _ONNX_MEMBERS if is_onnx else _DIRECTML_MEMBERS, "a node", reading)
+        is_onnx = is_object(node) and "op_type" in node
+        members = self.members(node, path, _ONNX_MEMBERS if is_onnx else _DIRECTML_MEMBERS, "a node")
         if not members:
-            continue
+            return
         if not is_onnx and "type" not in members:
-            message = (
-                'a node says what it computes: "type" and "desc" of DirectML, or "op_type" and "attributes" of ONNX'
-            )
-            reading.add("document", path, message, None, "type or op_type")
+            message = 'a node has "type" and "desc", as in DirectML, or "op_type" and "attributes", as in ONNX'
+            self._add("document", path, message, None, "type or op_type")
         name = members.get("name")
         if not isinstance(name, str):
-            reading.add("graph-name", (*path, "name"), "a node needs a name", name, "a text")
-        elif reading.is_name(name, (*path, "name")):
-            reading.nodes[name] = _NodeText(place, members, [*_references(members.get("inputs"), ("inputs",))])
+            self._add("graph-name", (*path, "name"), "a node needs a name", name, "a text")
+        elif self._accept_name(name, (*path, "name")):
+            self._nodes[name] = _NodeText(place, members, [*references(members.get("inputs"))])
 
+    def _in_order(self) -> Sequence[str]:
+        """The names of the nodes, each after those that it reads, without those in circles or after them."""
+        readers: dict[str, list[str]] = {name: [] for name in self._nodes}
+        waiting: dict[str, int] = {}
+        for name, node in self._nodes.items():
+            before = {text.partition(".")[0] for text, _ in node.reads} & self._nodes.keys()
+            waiting[name] = len(before)
+            for each in before:
+                readers[each].append(name)
+        order = [name for name, count in waiting.items() if not count]
+        for name in order:
+            for reader in readers[name]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    order.append(reader)
+        if len(order) < len(self._nodes):
+            circle = self._circle({name for name, count in waiting.items() if count})
+            path: Path = ("nodes", self._nodes[circle[0]].place, "inputs")
+            message = f"nodes read each other in a circle: {' <- '.join(circle[:_MOST_NAMES])}"
+            self._add("graph-circle", path, message, None, "no circle")
+        return order
 
-def _references(inputs: object, path: Path) -> Iterator[tuple[str, Path]]:
-    """Every text in a node's inputs, which names a tensor; empty ones are inputs of ONNX that are left out."""
-    if isinstance(inputs, str):
-        if inputs:
-            yield inputs, path
-    elif _is_object(inputs):
-        for key, value in inputs.items():
-            yield from _references(value, (*path, str(key)))
-    elif _is_list(inputs):
-        for place, value in enumerate(inputs):
-            yield from _references(value, (*path, place))
+    def _circle(self, names: Collection[str]) -> list[str]:
+        """A circle among nodes that wait for each other."""
+        at, seen = min(names, key=lambda name: self._nodes[name].place), list[str]()
+        while at not in seen:
+            seen.append(at)
+            before = [text.partition(".")[0] for text, _ in self._nodes[at].reads]
+            at = next(name for name in before if name in names)
+        return [*seen[seen.index(at) :], at]
 
+    def _read_node(self, name: str, node: _NodeText) -> None:
+        """Read a node, unless a tensor that it reads is wrong."""
+        path: Path = ("nodes", node.place)
+        tensors: dict[str, ReadableTensor] = {}
+        for text, where in node.reads:
+            if (tensor := self._tensor(text, (*path, *where))) is not None:
+                tensors[text] = tensor
+        if any(text not in tensors for text, _ in node.reads):
+            return
+        try:
+            operation, sources = read_node(node.members, tensors, self._level)
+        except InvalidDescriptor as error:
+            self.violations += error.prefixed(*path).violations
+        except UnknownOperator as error:
+            member = "op_type" if "op_type" in node.members else "type"
+            self._add("operator-unknown", (*path, member), error.detail, node.members.get(member), "an operator")
+        else:
+            number = len(self.made)
+            node.outputs = {
+                slot.name: ReadableTensor(NodeOutput(number, index), slot.layout)
+                for index, slot in enumerate(operation.outputs)
+            }
+            self.made.append(Node(operation, sources, name))
 
-def _in_order(reading: _GraphReader) -> Sequence[str]:
-    """The nodes, each after those that it reads; of nodes in a circle only the first is looked at, as what is wrong."""
-    readers: dict[str, list[str]] = {name: [] for name in reading.nodes}
-    waiting: dict[str, int] = {}
-    for name, node in reading.nodes.items():
-        before = {text.partition(".")[0] for text, _ in node.reads} & reading.nodes.keys()
-        waiting[name] = len(before)
-        for each in before:
-            readers[each].append(name)
-    order = [name for name, count in waiting.items() if not count]
-    for name in order:
-        for reader in readers[name]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
-    if len(order) < len(reading.nodes):
-        circle = _circle({name for name, count in waiting.items() if count}, reading)
-        path: Path = ("nodes", reading.nodes[circle[0]].place, "inputs")
-        reading.add(
-            "graph-circle", path, f"nodes read each other in a circle: {' <- '.join(circle[:16])}", None, "no circle"
-        )
-        reading.used.update(reading.nodes)
-    return order
+    def _tensor(self, text: str, path: Path) -> ReadableTensor | None:
+        """The tensor that a text names; None if there is none, or if what makes it is wrong."""
+        name, dot, output = text.partition(".")
+        self._used.add(name)
+        if name in self._wrong:
+            return None
+        if name in self._tensors and not dot:
+            return self._tensors[name]
+        node = self._nodes.get(name)
+        if node is None:
+            known = [*self._tensors, *self._nodes]
+            message = f"there is no input, constant or node {name[:60]!r}{did_you_mean(name, known)}"
+            self._add("graph-reference", path, message, text, ", ".join(known[:_MOST_NAMES]))
+            return None
+        if node.outputs is None:
+            return None
+        if not dot and len(node.outputs) == 1:
+            return next(iter(node.outputs.values()))
+        if output not in node.outputs:
+            names = ", ".join([f"{name}.{each}" for each in node.outputs])
+            message = f"{text[:60]!r} names no output of the node {name!r}, which has {names}"
+            self._add("graph-reference", path, message, text, names)
+        return node.outputs.get(output)
 
+    # ---- outputs -----------------------------------------------------------------------------------------------------
 
-def _circle(names: Collection[str], reading: _GraphReader) -> list[str]:
-    """A circle among nodes that wait for each other."""
-    at, seen = min(names, key=lambda name: reading.nodes[name].place), list[str]()
-    while at not in seen:
-        seen.append(at)
-        before = [text.partition(".")[0] for text, _ in reading.nodes[at].reads]
-        at = next(name for name in before if name in names)
-    return [*seen[seen.index(at) :], at]
-
-
-def _read_node(name: str, reading: _GraphReader) -> None:
-    """Add the operation of a node whose inputs are known; a node with a wrong one is left out."""
-    node = reading.nodes[name]
-    path: Path = ("nodes", node.place)
-    found = {text: reading.resolve(text, (*path, *where)) for text, where in node.reads}
-    if None in found.values():
-        return
-    tensors = cast("dict[str, _Tensor]", found)
-    read = _read_onnx if "op_type" in node.members else _read_directml
-    try:
-        made = read(node.members, tensors, reading)
-    except InvalidDescriptor as error:
-        reading.violations += error.prefixed(*path).violations
-        return
-    except UnknownOperator as error:
-        member = "op_type" if "op_type" in node.members else "type"
-        reading.add("operator-unknown", (*path, member), error.detail, node.members.get(member), "an operator")
-        return
-    operation, refs = made
-    if has_strings(operation):
-        reading.add("strings-in-graph", path, f"{operation.name} works on strings, which graphs do not compute")
-        return
-    outputs: dict[str, _Tensor] = {}
-    for index, slot in enumerate(operation.outputs):
-        if not slot.layout.packed:
-            message = f"{slot.name} of {name!r} has strides or padding; tensors of a graph are packed"
-            reading.add("graph-packed", (*path, "desc"), message, None, "no Strides")
-        outputs[slot.name] = _Tensor(NodeOutput(len(reading.operations), index), slot.layout)
-    node.outputs = outputs
-    reading.operations.append(Node(operation, tuple([refs[slot.name].ref for slot in operation.inputs]), name))
-
-
-def _refuse(path: Path, message: str, value: object, expected: str) -> InvalidDescriptor:
-    return InvalidDescriptor.of([Violation("graph-inputs", path, message, value, expected, _SOURCE)])
-
-
-def _read_directml(
-    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _GraphReader
-) -> tuple[Operation, Mapping[str, _Tensor]]:
-    """The descriptor, and the tensor of each of its inputs."""
-    kind, desc = members.get("type"), members.get("desc", {})
-    if not isinstance(kind, str):
-        raise _refuse(("type",), "type must name the operator", kind, "as in RESAMPLE2")
-    cls = operator_class(kind)
-    if not _is_object(desc):
-        raise _refuse(("desc",), "desc must be an object with the operator's fields", desc, "an object")
-    fields = cls.facts.fields_by_kind["input"]
-    names = {each: entry for entry in fields for each in (entry.name, entry.attribute_name, entry.slot_name)}
-    inputs, complete, refs = members.get("inputs", {}), dict[str, Any](desc), dict[str, _Tensor]()
-    for key, value in _by_name(inputs, [entry.name for entry in fields], cls.operator_type).items():
-        entry = names.get(key)
-        path: Path = ("inputs", key) if _is_object(inputs) else ("inputs",)
-        if entry is None:
-            known = ", ".join([each.name for each in fields])
-            raise _refuse(path, f"{cls.operator_type} has no input {key[:60]!r}; its inputs: {known}", key, known)
-        if {entry.name, entry.attribute_name} & desc.keys():
-            raise _refuse(
-                path, f"{entry.name} stands in inputs and in desc; what it is follows from inputs", key, "one"
-            )
-        texts: Sequence[Any] = value if _is_list(value) else [value]
-        if (_is_list(value) and not entry.is_array) or not all(isinstance(text, str) and text for text in texts):
-            expected = "a list of names" if entry.is_array else "a name"
-            raise _refuse(path, f"{entry.name} must be {expected} of tensors", value, expected)
-        described = [_directml_tensor(text, tensors[text].layout, path) for text in texts]
-        complete[entry.name] = described if entry.is_array else described[0]
-        for place, text in enumerate(texts):
-            refs[f"{entry.slot_name}_{place}" if entry.is_array else entry.slot_name] = tensors[text]
-    parsed = _completed(cls, complete, reading.level)
-    missing = [slot.name for slot in parsed.inputs if slot.name not in refs]
-    if missing:
-        message = f"{missing[0]} is described in desc and reads no tensor; name one in inputs"
-        raise _refuse(("inputs",), message, missing[0], "a name for each input")
-    return parsed, refs
-
-
-def _completed(cls: type[OperatorDesc], desc: Mapping[str, Any], level: FeatureLevel) -> OperatorDesc:
-    try:
-        parsed = cls.completed(desc)
-        parsed.validate_for(level)
-    except InvalidDescriptor as error:
-        raise error.prefixed("desc") from None
-    return parsed
-
-
-def _directml_tensor(text: str, layout: Layout, path: Path) -> dict[str, Any]:
-    if layout.data_type.directml is None:
-        message = (
-            f"{text!r} is {layout.data_type.numpy_name}, for which DirectML has no type; use ONNX's operators for it"
-        )
-        raise _refuse(path, message, layout.data_type.numpy_name, "a type of DirectML")
-    return {"DataType": layout.data_type.directml, "Sizes": list(layout.sizes)}
-
-
-def _read_onnx(
-    members: Mapping[str, Any], tensors: Mapping[str, _Tensor], reading: _GraphReader
-) -> tuple[Operation, Mapping[str, _Tensor]]:
-    """The node, and the tensor of each of its inputs."""
-    opset = members.get("opset", NEWEST_OPSET)
-    schema = schema_of(cast("str", members["op_type"]), opset)
-    inputs = members.get("inputs", [])
-    refs: dict[str, _Tensor] = {}
-    given: dict[str, Any] = {}
-    count = len(inputs) if _is_list(inputs) else 1
-    for formal, value in _by_name(inputs, _formal_names(schema, count), schema.name).items():
-        if not isinstance(value, str):
-            given[formal] = value
-            continue
-        if not value:
-            continue
-        entry = schema.input(formal)
-        if entry is not None and not entry.data:
-            if value not in reading.values:
-                message = (
-                    f"{formal} of {schema.name} decides the sizes of the output, so it must be numbers or a constant"
-                )
-                raise _refuse(("inputs",), message, value, "a list of numbers, or a constant's name")
-            given[formal] = reading.values[value]
-            continue
-        tensor = tensors[value]
-        refs[formal] = tensor
-        given[formal] = OnnxTensor(tensor.layout.data_type.numpy_name, tensor.layout.sizes)
-    document = {"op_type": members["op_type"], "opset": opset, "inputs": given}
-    document |= {key: members[key] for key in ("attributes", "outputs") if key in members}
-    return OnnxNode.from_json(document), refs
-
-
-def _formal_names(schema: OnnxSchema, count: int) -> list[str]:
-    names = [entry.name for entry in schema.inputs if not entry.variadic]
-    variadic = [entry.name for entry in schema.inputs if entry.variadic]
-    return names + [f"{variadic[0]}_{index}" for index in range(count - len(names))] if variadic else names
-
-
-def _by_name(inputs: object, names: Sequence[str], operator: str) -> Mapping[str, Any]:
-    """The inputs of a node by their names: of an object, of a list in the operator's order, or of a single one.
-
-    Raises:
-        InvalidDescriptor: there are more than the operator has, or they are something else.
-    """
-    if _is_object(inputs):
-        return inputs
-    listed: Sequence[Any] = [inputs] if isinstance(inputs, str) else inputs if _is_list(inputs) else ()
-    if not isinstance(inputs, str) and not _is_list(inputs):
-        message = (
-            "inputs must be names of tensors: one, a list in the operator's order, or an object by the operator's names"
-        )
-        raise _refuse(("inputs",), message, inputs, "names")
-    if len(listed) > len(names):
-        message = f"{operator} has {counted(len(names), 'input')}: {', '.join(names) or 'none'}"
-        raise _refuse(("inputs",), message, len(listed), f"at most {len(names)}")
-    return dict(zip(names, listed, strict=False))
-
-
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-
-def _read_outputs(outputs: object, reading: _GraphReader) -> dict[str, NodeOutput]:
-    found: dict[str, NodeOutput] = {}
-    if not _is_object(outputs) or not outputs:
-        message = 'outputs must name the tensors that come back, as in {"small": "resized"}'
-        reading.add("document", ("outputs",), message, outputs, "an object")
+    def read_outputs(self, outputs: object) -> dict[str, NodeOutput]:
+        """Where the outputs come from, by their names."""
+        found: dict[str, NodeOutput] = {}
+        if not is_object(outputs) or not outputs:
+            message = 'outputs must name the tensors that come back, as in {"small": "resized"}'
+            self._add("document", ("outputs",), message, outputs, "an object")
+            return found
+        for name, text in outputs.items():
+            path: Path = ("outputs", name)
+            if not name or len(name) > _LONGEST_NAME:
+                message = f"a name has 1 to {_LONGEST_NAME} characters"
+                self._add("graph-name", path, message, name, "a name, as in resized")
+            if not isinstance(text, str):
+                self._add("graph-reference", path, "an output is the name of a tensor", text, "a text")
+            elif (tensor := self._tensor(text, path)) is not None:
+                if isinstance(tensor.ref, NodeOutput):
+                    found[name] = tensor.ref
+                else:
+                    message = f"{text!r} is computed by no node; it need not travel"
+                    self._add("graph-reference", path, message, text, "a node's output")
         return found
-    for name, text in outputs.items():
-        path: Path = ("outputs", name)
-        if not name or len(name) > _LONGEST_NAME:
-            reading.add("graph-name", path, f"a name has 1 to {_LONGEST_NAME} characters", name, "a name")
-        if not isinstance(text, str):
-            reading.add("graph-reference", path, "an output is the name of a tensor", text, "a text")
-            continue
-        tensor = reading.resolve(text, path)
-        if tensor is None:
-            continue
-        if not isinstance(tensor.ref, NodeOutput):
-            reading.add(
-                "graph-reference", path, f"{text!r} is computed by no node; it need not travel", text, "a node's output"
-            )
-            continue
-        found[name] = tensor.ref
-    return found
+
+    def find_unused(self) -> None:
+        """Add what nobody reads: a mistake, or bytes and work for nothing. Constants cost neither."""
+        for name, tensor in self._tensors.items():
+            if name not in self._used and tensor.value is None:
+                self._add("graph-unused", ("inputs", name), f"no node reads {name!r}", None, "a node that reads it")
+        for name, node in self._nodes.items():
+            if name not in self._used:
+                path: Path = ("nodes", node.place, "name")
+                message = f"nothing reads {name!r}; remove it, or name it in outputs"
+                self._add("graph-unused", path, message, name, "a node that reads it")
 
 
-def _find_unused(reading: _GraphReader) -> None:
-    """Add what nobody reads: a mistake, or bytes and work for nothing."""
-    if reading.violations:
-        return  # nodes that are wrong read nothing
-    for name, tensor in reading.tensors.items():
-        if name not in reading.used and name not in reading.values:
-            reading.add("graph-unused", ("inputs", name), f"no node reads {name!r}", None, "a reader")
-        assert tensor.layout.packed
-    for name, node in reading.nodes.items():
-        if name not in reading.used:
-            path: Path = ("nodes", node.place, "name")
-            reading.add(
-                "graph-unused", path, f"nothing reads {name!r}; remove it, or name it in outputs", name, "a reader"
-            )
+def _type_named(name: object) -> DataType | None:
+    """The data type of this name in any system; None if there is none."""
+    try:
+        return data_type(name if isinstance(name, str) else "")
+    except KeyError:
+        return None

@@ -62,11 +62,7 @@ class GraphParser:
             InvalidParameter: there is no graph in the query, and the body has no place for one.
         """
         if self._document is None:
-            raise InvalidParameter(
-                "the graph is missing: this media type holds tensors only, so send the graph as the query parameter "
-                "graph; or send a frame (safetensors) with the graph as JSON text in its metadata under graph, or JSON",
-                extra={"parameter": "graph"},
-            )
+            raise _missing_graph()
         inputs: Any = self._document.get("inputs")
         names = cast("Mapping[str, Any]", inputs if isinstance(inputs, Mapping) else {})
         return [CallInput(name, optional=False, is_array=False) for name in names]
@@ -87,7 +83,7 @@ class GraphParser:
         if document is not None and self._document is not None:
             raise InvalidParameter("the graph is sent in the query and in the body; send it once")
         if (graph := self._document if document is None else document) is None:
-            _ = self.inputs  # raises
+            raise _missing_graph()
         sent: dict[str, Layout] = {}
         for tensor in tensors:
             if not tensor.data_type.item_size:
@@ -98,3 +94,11 @@ class GraphParser:
             return read_graph(graph, sent, level=level, most_nodes=self._most_nodes), options
         except InvalidDescriptor as error:
             raise error.prefixed("graph") from None
+
+
+def _missing_graph() -> InvalidParameter:
+    return InvalidParameter(
+        "the graph is missing: send it in a frame (safetensors), as JSON text in the metadata under graph; in JSON, as "
+        "the member graph beside tensors; or beside any other body in the query parameter graph",
+        extra={"parameter": "graph"},
+    )

@@ -241,8 +241,8 @@ class OperatorWire:
         try:
             return self._parse(query, format_, tensors, document, values, memory, id_=members.get("id"), table=table)
         except InvalidDescriptor as error:
-            prefix = member if document is not None and member == "op" else ""
-            raise type(error).of([_from_root(each, arrays, prefix) for each in error.violations]) from None
+            in_op = member == "op" and document is not None  # a graph's paths begin at the root already
+            raise type(error).of([_from_root(each, arrays, in_op=in_op) for each in error.violations]) from None
 
     def _values(self, tensors: Sequence[AnnouncedTensor], memory: Sequence[memoryview]) -> dict[str, Any]:
         """The elements of the tensors that are part of the operation."""
@@ -273,8 +273,8 @@ def _refuse_large_value(tensor: AnnouncedTensor) -> None:
         )
 
 
-def _from_root(violation: Violation, tensors: Mapping[str, object], prefix: str) -> Violation:
+def _from_root(violation: Violation, tensors: Mapping[str, object], *, in_op: bool) -> Violation:
     """The violation with its path seen from the root of a JSON call."""
     if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
         return violation.prefixed("tensors")
-    return violation.prefixed(prefix) if prefix else violation
+    return violation.prefixed("op") if in_op else violation
