@@ -1,6 +1,7 @@
 """What will be done for an operation, decided before any tensor byte is read: plans and the slices of their outputs."""
 
-from .plan import Plan, Stage, make_plan
+from .lifetimes import Stage
+from .plan import Plan, make_plan
 from .slices import OutputSlice, OutputSlices, Slices, cut
 from .step import PlanStep
 

@@ -15,6 +15,7 @@ from tensorpost.values.operation import Operation, Slot
 
 from ..forms import whole_box
 from .fusion import fused
+from .lifetimes import Lifetimes, Stage, computed_in_full
 from .slices import OutputSlices, Slices, cut
 from .step import PlanStep
 
@@ -26,27 +27,7 @@ it is computed in turns of `TURN_SECONDS`, by the clock, and the cut depends on 
 last bits depend on it. One element of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`.
 """
 
-
 _MOST_KEPT_BYTES = 256 * 1024  # of the documents and constants of a graph whose plan is kept for the next call
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A step whose outputs are computed in full, before the next stage begins.
-
-    Attributes:
-        step: the step's place in `Plan.steps`.
-        slices: the parts that processors compute it in; one part if it computes its outputs together.
-        freed: tensors that nobody reads any more when it begins.
-        work: estimate of the elements that are read and combined, all parts together.
-        checked: steps that read indices of these outputs, each with the output; they are checked at the end.
-    """
-
-    step: int
-    slices: Slices | OutputSlices
-    freed: tuple[NodeOutput, ...]
-    work: int
-    checked: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +181,8 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     steps, sources = tuple([PlanStep.of(node) for node in graph.nodes]), graph.outputs
     if len(steps) > 1:
         steps, sources = fused(steps, sources)
-    in_full = _computed_in_full(steps, sources)
-    lifetimes = _Lifetimes(steps, sources, in_full)
+    in_full = computed_in_full(steps, sources)
+    lifetimes = Lifetimes(steps, sources, in_full)
     stages: list[Stage] = []
     scratch = 0
     for place, number in enumerate(in_full):
@@ -265,62 +246,6 @@ def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None 
 
 def _joined(cuts: Sequence[Slices]) -> Slices | OutputSlices:
     return cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-
-
-def _computed_in_full(steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]) -> tuple[int, ...]:
-    """The steps that are stages."""
-    read = {source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)}
-    twice = {ref.node for at, ref in enumerate(outputs) if ref in outputs[:at]}
-    whole = {number for number, step in enumerate(steps) if step.form.computed_whole}
-    return tuple(sorted(read | twice | whole))
-
-
-class _Lifetimes:
-    """How long the outputs of stages are needed.
-
-    Attributes:
-        most_bytes: the most bytes that they take at a time.
-    """
-
-    def __init__(self, steps: Sequence[PlanStep], outputs: Sequence[NodeOutput], in_full: Sequence[int]) -> None:
-        self._steps = steps
-        last: dict[NodeOutput, int] = {}  # the stage that reads it last; the number of stages for slices and outputs
-        places = {number: place for place, number in enumerate(in_full)}
-        for number, step in enumerate(steps):
-            for source in step.sources:
-                if isinstance(source, NodeOutput):
-                    last[source] = max(last.get(source, -1), places.get(number, len(in_full)))
-        for ref in outputs:
-            last[ref] = len(in_full)
-        self._freed: dict[int, list[NodeOutput]] = {}
-        live = self.most_bytes = 0
-        for place, number in enumerate(in_full):
-            for ref in self._freed.get(place, []):
-                live -= _bytes_of(steps, ref)
-            for index in range(len(steps[number].outputs)):
-                ref = NodeOutput(number, index)
-                live += _bytes_of(steps, ref)
-                self._freed.setdefault(last.get(ref, place) + 1, []).append(ref)
-            self.most_bytes = max(self.most_bytes, live)
-
-    def freed_before(self, place: int) -> tuple[NodeOutput, ...]:
-        """What is freed when a stage begins, by its place; the number of stages is the place of the slices."""
-        return tuple(self._freed.get(place, ()))
-
-    def checked(self, number: int) -> tuple[tuple[int, int], ...]:
-        """The steps that read indices from a step, each with the output of it."""
-        found: list[tuple[int, int]] = []
-        for reader, step in enumerate(self._steps):
-            if step.form.index_range is not None:
-                source = step.sources[step.form.index_range.input]
-                if isinstance(source, NodeOutput) and source.node == number:
-                    found.append((reader, source.index))
-        return tuple(found)
-
-
-def _bytes_of(steps: Sequence[PlanStep], ref: NodeOutput) -> int:
-    layout = steps[ref.node].outputs[ref.index].layout
-    return math.prod(layout.sizes) * layout.data_type.item_size
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
