@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import compat, datatypes, descriptors, distributed, four_bits, frame, npy, onnx, problems, resampling
     from .async_client import AsyncClient
+    from .calls.graph_builder import GraphBuilder
     from .calls.progress_bar import ProgressBar
     from .calls.results import Result, TensorBlock, Validation
     from .client import Client
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         parse_operator,
     )
     from .network.options import Limits, Timeout
-    from .transport.progress import Progress
+    from .transport.progress import MapProgress, Progress
     from .values.datatypes import TensorDataType
     from .values.problems import TensorpostError, Violation
 
@@ -35,7 +36,9 @@ __all__ = [
     "BufferTensorDesc",
     "Client",
     "FeatureLevel",
+    "GraphBuilder",
     "Limits",
+    "MapProgress",
     "OperatorDesc",
     "Progress",
     "ProgressBar",
@@ -63,6 +66,7 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "async_client": ("AsyncClient",),
+    "calls.graph_builder": ("GraphBuilder",),
     "calls.progress_bar": ("ProgressBar",),
     "calls.results": ("Result", "TensorBlock", "Validation"),
     "client": ("Client",),
@@ -75,7 +79,7 @@ _NAMES_BY_MODULE = {
         "parse_operator",
     ),
     "network.options": ("Limits", "Timeout"),
-    "transport.progress": ("Progress",),
+    "transport.progress": ("MapProgress", "Progress"),
     "values.datatypes": ("TensorDataType",),
     "values.problems": ("TensorpostError", "Violation"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -14,6 +14,7 @@ from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import ResamplingMode
 from .calls.results import Result, Validation
@@ -32,7 +33,7 @@ from .network.runtime import AsyncioRuntime
 from .onnx import NEWEST_OPSET
 from .transport.many_servers import ManyServers, new_transport
 from .transport.one_server import Transport
-from .transport.progress import Progress
+from .transport.progress import MapProgress, Progress
 from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -40,7 +41,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInputs
+    from .calls.graph_calls import GraphDocument, GraphInput, GraphInputs
 
 __all__ = ["AsyncClient"]
 
@@ -278,6 +279,25 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return api.stream_graph(self._transport, graph, inputs, block_bytes, options)
+
+    def map(
+        self,
+        graph: GraphDocument,
+        inputs: Iterable[GraphInputs | GraphInput],
+        *,
+        in_flight: int = 8,
+        retry_seconds: float = 60.0,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[MapProgress], None] | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Run a graph on each of many inputs, several at a time, and yield the outputs in the order of the inputs.
+
+        See `Client.map`.
+        """
+        options = RequestOptions(backend, device, feature_level)
+        return map_graph(self._transport, graph, inputs, in_flight, retry_seconds, progress, options)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ What a call means is written in `calls/api_calls.py`, once, as a coroutine; here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -18,6 +18,7 @@ from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import ResamplingMode
 from .calls.results import Result, Validation
@@ -36,7 +37,7 @@ from .network.runtime import ThreadRuntime, iterate_blocking, run_blocking
 from .onnx import NEWEST_OPSET
 from .transport.many_servers import ManyServers, new_transport
 from .transport.one_server import Transport
-from .transport.progress import Progress
+from .transport.progress import MapProgress, Progress
 from .values.operation import Operation
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -44,7 +45,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInputs
+    from .calls.graph_calls import GraphDocument, GraphInput, GraphInputs
 
 __all__ = ["Client"]
 
@@ -379,7 +380,9 @@ class Client(NumpyCalls):
 
         Args:
             graph: the graph as a dict, or the path of a JSON file with one; see docs/graphs.md.
-            inputs: arrays by the names of the graph's inputs.
+            inputs: arrays by the names of the graph's inputs. A picture, as a path or as the bytes of its file, is a
+                tensor of 1, height, width and channels; if it is the only input, it travels as it is. The path of an
+                npy file is its array.
             out: arrays to receive outputs into, by the names of the outputs; see `run`.
             backend: see `run`.
             device: see `run`.
@@ -437,6 +440,52 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return iterate_blocking(api.stream_graph(self._transport, graph, inputs, block_bytes, options))
+
+    def map(
+        self,
+        graph: GraphDocument,
+        inputs: Iterable[GraphInputs | GraphInput],
+        *,
+        in_flight: int = 8,
+        retry_seconds: float = 60.0,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[MapProgress], None] | None = None,
+    ) -> Generator[Any, None, None]:
+        """Run a graph on each of many inputs, several at a time, and yield the outputs in the order of the inputs.
+
+        A server that restarts meanwhile costs time and nothing else: every call is repeated until it can be answered.
+
+        Args:
+            graph: see `run_graph`.
+            inputs: what `run_graph` takes as inputs, one after the other; for a graph with one input arrays, pictures
+                or paths without its name. They are taken as they are needed.
+            in_flight: calls at a time, each over a connection of its own. So many results are kept at most.
+            retry_seconds: how long the call for one input is repeated while the server cannot be reached, refuses it as
+                too busy (429) or not ready (503), or breaks its answer off.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: called with a `MapProgress` after each result, for instance `ProgressBar()`.
+
+        Yields:
+            A dict for each of the inputs: the outputs by their names.
+
+        Examples:
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
+            ...     files = sorted(Path("photos").glob("*.jpg"))
+            ...     results = tp.map("pipeline.json", files, progress=ProgressBar())
+            ...     batch = np.concatenate([result["image"] for result in results])
+
+        Raises:
+            InvalidParameter: an argument is wrong.
+            InvalidParameter, InvalidDescriptor, InvalidFrame, OSError: while iterating: the graph does not take one of
+                the inputs, or its file cannot be read.
+            TensorpostError: while iterating: what the server refused, or `ConnectionProblem`s.
+        """
+        options = RequestOptions(backend, device, feature_level)
+        return iterate_blocking(map_graph(self._transport, graph, inputs, in_flight, retry_seconds, progress, options))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

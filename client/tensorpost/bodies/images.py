@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = ["IMAGE_FORMATS", "WORKING_BYTES_PER_PIXEL", "EncodedImage", "encode_image", "image_formats", "open_image"]
-__all__ += ["unwritable"]
+__all__ += ["picture_format", "unwritable"]
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF")
 
@@ -136,7 +136,7 @@ def open_image(content: bytes, name: str = "the picture", *, max_pixels: int | N
         LimitExceeded: it has more pixels.
         ModuleNotFoundError: Pillow is not installed; the message names the extra.
     """
-    kind = _format_of(content)
+    kind = picture_format(content)
     _pillow()
     if kind is None or kind not in image_formats():
         known = ", ".join(image_formats())
@@ -170,7 +170,8 @@ def _refusal(name: str) -> str:
     return f"{name} cannot be read as a picture"
 
 
-def _format_of(content: bytes) -> str | None:
+def picture_format(content: bytes) -> str | None:
+    """The format that a file begins like, one of `IMAGE_FORMATS`; None if it is no picture of these."""
     start = content[:16]
     for name, magic in _MAGICS:
         if start.startswith(magic):

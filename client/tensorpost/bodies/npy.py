@@ -40,8 +40,8 @@ _TYPES = {row.dtype.str[1:]: row for row in DATA_TYPES if row.numpy_name not in 
 _DESCRS = {row.numpy_name: row.dtype.str for row in _TYPES.values()}
 _EVERY_DESCR = "one of " + ", ".join(_DESCRS.values())
 
-_MAGIC = b"\x93NUMPY"
-_START = _MAGIC + b"\x01\x00"
+NPY_MAGIC = b"\x93NUMPY"
+_START = NPY_MAGIC + b"\x01\x00"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 _ENTRY = re.compile(
@@ -140,7 +140,7 @@ class NpyHeadReader(PieceReader[NpyHead]):
             InvalidFrame: it ended before one, and does not begin as an npy file does.
         """
         start = bytes(self._collected)
-        if self.head is None and not self._text_at and not _MAGIC.startswith(start[: len(_MAGIC)]):
+        if self.head is None and not self._text_at and not NPY_MAGIC.startswith(start[: len(NPY_MAGIC)]):
             raise _not_npy(start, start)
         return super().finish()
 
@@ -148,7 +148,7 @@ class NpyHeadReader(PieceReader[NpyHead]):
         start_bytes = len(_START)
         if not self._text_at:
             start = bytes(self._collected)
-            if not start.startswith(_MAGIC):
+            if not start.startswith(NPY_MAGIC):
                 refuse_other_containers(start)
                 raise _not_npy(start, start + b"...")
             version = (start[6], start[7])
@@ -171,7 +171,7 @@ def _not_npy(start: bytes, name: bytes) -> InvalidFrame:
     text = start.decode("latin-1")
     hint = f"; to send a file with curl write an @ before its name: --data-binary @{name.decode('latin-1')}"
     return InvalidFrame(
-        f"this is not an npy file: an npy file begins with {_MAGIC!r}; the body begins with {start!r}"
+        f"this is not an npy file: an npy file begins with {NPY_MAGIC!r}; the body begins with {start!r}"
         + (hint if text.isascii() and text.isprintable() else "")
     )
 

@@ -43,7 +43,7 @@ from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
 
 if TYPE_CHECKING:
-    from .graph_calls import GraphDocument, GraphInputs
+    from .graph_calls import GraphDocument, GraphInputs, GraphRequest
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -63,11 +63,15 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
     body = (memoryview(template.head), *wire_inputs(template, inputs))
     if options == _NO_OPTIONS:
         return Request("POST", template.endpoint, _FRAME, body)
-    query, progress = _query(template, options), options.progress
+    query = _query(template, options)
+    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME, body, _reported(options.progress))
+
+
+def _reported(progress: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:
     if progress is not None and not callable(progress):
         raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
-    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
-    return Request("POST", target, _FRAME, body, progress)
+    return progress
 
 
 def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]:
@@ -118,11 +122,20 @@ async def compute_graph(
         InvalidParameter, InvalidDescriptor: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
-    from .graph_calls import graph_template  # operators load when they are named
+    from .graph_calls import graph_request  # operators load when they are named
 
-    template, arrays = graph_template(graph, inputs)
-    result = await _received(transport, template, _request(template, arrays, options), out)
+    sent = graph_request(graph, inputs)
+    result = await _received(transport, sent.template, _graph_request(sent, options), out)
     return dict(result.arrays)
+
+
+def _graph_request(sent: GraphRequest, options: RequestOptions) -> Request:
+    if isinstance(sent.body, dict):
+        return _request(sent.template, sent.body, options)
+    query = urlencode({"graph": sent.document, **_query(sent.template, options)}, quote_via=quote)
+    fields = (("content-type", f"image/{sent.body.format.lower()}"), ("accept", MEDIA_TYPE))
+    target = f"{sent.template.endpoint}?{query}"
+    return Request("POST", target, fields, (memoryview(sent.body.content),), _reported(options.progress))
 
 
 def stream_graph(
@@ -130,11 +143,11 @@ def stream_graph(
     options: RequestOptions,
 ) -> AsyncGenerator[TensorBlock]:  # fmt: skip
     """A graph's outputs block by block; see `stream`."""
-    from .graph_calls import graph_template  # operators load when they are named
+    from .graph_calls import graph_request  # operators load when they are named
 
-    template, arrays = graph_template(graph, inputs)
+    sent = graph_request(graph, inputs)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return _blocks(transport, _request(template, arrays, options), template, block_bytes, named=True)
+    return _blocks(transport, _graph_request(sent, options), sent.template, block_bytes, named=True)
 
 
 async def _received(

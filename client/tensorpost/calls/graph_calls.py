@@ -6,11 +6,15 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
+from urllib.parse import quote
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.frame import encode_head
+from ..bodies.images import EncodedImage, open_image, picture_format
+from ..bodies.npy import NPY_MAGIC
 from ..bodies.strict_json import read_json
 from ..graphs.graph_document import MOST_NODES, read_graph
 from ..values.datatypes import DataType, data_type
@@ -21,40 +25,106 @@ from .caller_arrays import RequestTemplate, wire_form
 
 GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A graph as a dict, or the path of a JSON file with one."""
-GraphInputs: TypeAlias = Mapping[str, TensorLike | NDArray[Any]]
-"""Arrays by the names of the graph's inputs."""
+GraphInput: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[str]
+"""An array, or what NumPy can make one of; the path of a picture or of an npy file; or the bytes of a picture."""
+GraphInputs: TypeAlias = Mapping[str, GraphInput]
+"""What the inputs of a graph are, by their names."""
+
+_MOST_QUERY_BYTES = (
+    32 * 1024
+)  # of a graph beside a picture; a server takes heads of 64 KiB, if its settings are the defaults
 
 
-def graph_template(graph: GraphDocument, inputs: GraphInputs) -> tuple[RequestTemplate, dict[str, NDArray[Any]]]:
-    """What a request of a graph begins with, and the arrays that follow.
+class GraphRequest(NamedTuple):
+    """What a request of a graph sends.
+
+    Attributes:
+        template: its outputs, and what its body begins with.
+        body: the arrays of its inputs, which follow; or the picture that is the whole body.
+        document: the graph as JSON text.
+    """
+
+    template: RequestTemplate
+    body: dict[str, NDArray[Any]] | EncodedImage
+    document: str
+
+
+def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
+    """What a request of a graph sends.
+
+    A picture that is the only input travels as it is, with the graph in the query, if that is below 32 KiB; pictures
+    beside other inputs are decoded here. A picture is a tensor of 1, height, width and channels.
 
     Args:
         graph: see `GraphDocument`.
-        inputs: arrays by the names of the graph's inputs, or what NumPy can make one of.
+        inputs: see `GraphInputs`.
 
     Raises:
         InvalidParameter: an argument is no graph, or no mapping of arrays.
         InvalidDescriptor: the graph breaks rules; it lists every violation, each with its node.
-        OSError, InvalidJson: the file cannot be read.
+        OSError, InvalidJson, InvalidFrame: a file cannot be read.
+        ModuleNotFoundError: a picture without Pillow.
     """
     document = graph_document(graph)
     if not isinstance(cast("object", inputs), Mapping):
         raise InvalidParameter(
             f"inputs must be a mapping from the names of the graph's inputs to arrays, not {type(inputs).__name__}"
         )
-    arrays = {name: as_array(name, value) for name, value in inputs.items()}
-    sent = {name: Layout.row_major(_type_of(name, array), array.shape) for name, array in arrays.items()}
+    try:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
+    values = {name: _input(name, value) for name, value in inputs.items()}
+    picture = next(iter(values.values()), None) if len(values) == 1 else None
+    if isinstance(picture, EncodedImage) and len(quote(text)) <= _MOST_QUERY_BYTES:
+        body: dict[str, NDArray[Any]] | EncodedImage = picture
+        sent = {next(iter(values)): Layout.row_major(data_type(f"uint{picture.depth}"), (1, *picture.shape))}
+    else:
+        body = {
+            name: value.decode()[np.newaxis] if isinstance(value, EncodedImage) else value
+            for name, value in values.items()
+        }
+        sent = {name: Layout.row_major(_type_of(name, array), array.shape) for name, array in body.items()}
     read = read_graph(document, sent, most_nodes=max(MOST_NODES, len(document.get("nodes", ()))))
     for slot in (*read.inputs, *read.output_slots):
         if slot.layout.data_type.safetensors is None:
             message = f"{slot.name!r} is {slot.layout.data_type.numpy_name}, which a frame does not carry"
             raise InvalidDescriptor.of([Violation("data-type-unsupported", (slot.name,), message)])
-    try:
-        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
     head = encode_head([(slot.name, *wire_form(slot)) for slot in read.inputs], {"graph": text})
-    return RequestTemplate("the graph", "/v1/graphs", read.inputs, read.output_slots, head), arrays
+    template = RequestTemplate("the graph", "/v1/graphs", read.inputs, read.output_slots, head)
+    return GraphRequest(template, body, text)
+
+
+def _input(name: str, value: object) -> NDArray[Any] | EncodedImage:
+    """An input as an array, or as the picture that it is a file of."""
+    if isinstance(value, (str, os.PathLike)):
+        path = Path(cast("str | os.PathLike[str]", value))
+        with path.open("rb") as file:
+            start = file.read(16)
+            if start.startswith(NPY_MAGIC):
+                return np.load(path, mmap_mode="r", allow_pickle=False)
+            content = start + file.read()
+        return open_image(content, str(path))
+    if isinstance(value, (bytes, bytearray)) and picture_format(bytes(value[:16])) is not None:
+        return open_image(bytes(value), name)
+    return as_array(name, value)
+
+
+def inputs_of(graph: Mapping[str, Any], item: object) -> GraphInputs:
+    """The inputs of a call: a mapping as it is, and anything else as the graph's only input.
+
+    Raises:
+        InvalidParameter: the graph has several inputs.
+    """
+    if isinstance(item, Mapping):
+        return cast("GraphInputs", item)
+    names = [*cast("Mapping[str, Any]", graph.get("inputs", {}))]
+    if len(names) != 1:
+        raise InvalidParameter(
+            f"the graph has the inputs {', '.join(names) or 'none'}; each item must be a mapping from these names, not "
+            f"{type(item).__name__}"
+        )
+    return {names[0]: cast("GraphInput", item)}
 
 
 def _type_of(name: str, array: NDArray[Any]) -> DataType:

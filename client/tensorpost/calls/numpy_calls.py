@@ -1,8 +1,8 @@
-"""The calls that people write most, in NumPy's words: methods of both clients.
+"""The calls that people write most, in NumPy's words: methods of both clients and of `GraphBuilder`.
 
-Each sends one ONNX node. `Client` returns the result, `AsyncClient` an awaitable of it: the methods only hand on what
-`run` gives. Types are promoted as NumPy does, before anything is sent: what NumPy computes in a wider type is converted
-here, and travels in it.
+Each is one ONNX node. `Client` returns the result, `AsyncClient` an awaitable of it: the methods only hand on what
+`run` gives. `GraphBuilder` returns a tensor of its graph. Types are promoted as NumPy does, before anything is sent:
+what NumPy computes in a wider type is converted here, and travels in it.
 
 Where NumPy and ONNX differ, it is NumPy's way, but for these: a number that an integer type cannot hold is cast to the
 nearest one; `slice` takes no single indices, which would leave out an axis; `split` gives at least two parts.
@@ -11,6 +11,8 @@ nearest one; `slice` takes no single indices, which would leave out an axis; `sp
 from __future__ import annotations
 
 import inspect
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import EllipsisType, FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
@@ -26,6 +28,7 @@ from .array_like import as_array
 from .caller_arrays import Outputs, onnx_node
 
 AnyArray = NDArray[Any]
+_FAR = 1 << 62  # beyond the end of any axis
 Axes = int | Sequence[int] | None
 
 
@@ -38,8 +41,37 @@ class CallOptions(TypedDict, total=False):
     progress: Callable[[Progress], None] | None
 
 
+class TensorOfGraph(ABC):
+    """Base of what stands for an array that is not there yet: the tensors of `GraphBuilder`."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int | str | None, ...]:
+        """The sizes: numbers, names, or None where only the server can know."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @abstractmethod
+    def astype(self, dtype: DTypeLike, *, copy: bool = True) -> Any:
+        """See `numpy.ndarray.astype`."""
+
+    @abstractmethod
+    def reshape(self, *shape: Any) -> Any:
+        """See `numpy.ndarray.reshape`."""
+
+
 class NumpyCalls:
-    """Base of both clients. All methods take the `CallOptions`: out, backend, device and progress, as in `Client.run`.
+    """Base of both clients and of `GraphBuilder`.
+
+    All methods of clients take the `CallOptions`: out, backend, device and progress, as in `Client.run`.
 
     Raises:
         InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
@@ -110,7 +142,10 @@ class NumpyCalls:
     def broadcast_to(self, x: ArrayLike, shape: int | Sequence[int], **options: Unpack[CallOptions]) -> Any:
         """The array repeated to a shape, as `numpy.broadcast_to`; the result has memory of its own."""
         array = _array(x)
-        return self._node("Expand", [array, list(np.broadcast_shapes(array.shape, shape))], options)
+        target = [shape] if isinstance(shape, int) else [*shape]
+        if None not in (sizes := [_number(size) for size in array.shape]):
+            target = [*np.broadcast_shapes(cast("list[int]", sizes), target)]
+        return self._node("Expand", [array, target], options)
 
     def slice(
         self,
@@ -128,14 +163,12 @@ class NumpyCalls:
         parts = [*enumerate(keys[:at]), *enumerate(keys[at + 1 :], array.ndim - after)]
         if len(parts) > array.ndim:
             raise InvalidParameter(f"key has {len(parts)} slices, and x only {array.ndim} dimensions")
-        slices = [(axis, cast("slice", part).indices(array.shape[axis])) for axis, part in parts]
-        # A stop of -1 would count from the end: what is before the first element is said by a far one.
-        ends = [-(1 << 62) if stop < 0 else stop for _, (_, stop, _) in slices]
+        bounds = [_slice_bounds(cast("slice", part)) for _, part in parts]
         inputs = [
-            [start for _, (start, _, _) in slices],
-            ends,
-            [a for a, _ in slices],
-            [step for _, (_, _, step) in slices],
+            [start for start, _, _ in bounds],
+            [stop for _, stop, _ in bounds],
+            [axis for axis, _ in parts],
+            [step for _, _, step in bounds],
         ]
         return self._node("Slice", [array, *inputs], options)
 
@@ -166,7 +199,7 @@ class NumpyCalls:
     ) -> Any:
         """The array cut along an axis, as `numpy.split`: a tuple of at least two parts."""
         array = _array(x)
-        length = array.shape[axis]
+        length = _length(array, axis)
         if isinstance(indices_or_sections, int):
             if indices_or_sections < 2 or length % indices_or_sections:
                 least = "" if indices_or_sections > 1 else "; send at least 2"
@@ -186,12 +219,12 @@ class NumpyCalls:
         """Elements by their indices along an axis, as `numpy.take`; an index outside is refused here."""
         array = _array(x)
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
-        return self._node("Gather", [array, _indices(indices, array.shape[axis])], options, axis=axis)
+        return self._node("Gather", [array, _indices(indices, _number(array.shape[axis]))], options, axis=axis)
 
     def take_along_axis(self, x: ArrayLike, indices: ArrayLike, axis: int = -1, **options: Unpack[CallOptions]) -> Any:
         """Elements by indices of their own, as `numpy.take_along_axis`; nothing is broadcast."""
         array = _array(x)
-        return self._node("GatherElements", [array, _indices(indices, array.shape[axis])], options, axis=axis)
+        return self._node("GatherElements", [array, _indices(indices, _number(array.shape[axis]))], options, axis=axis)
 
     # ---- along axes --------------------------------------------------------------------------------------------------
 
@@ -272,15 +305,43 @@ def _method_name() -> str:
 
 
 def _array(x: object, name: str = "x") -> AnyArray:
-    """The array of an argument, as every call reads it; texts among them."""
-    return np.asarray(as_array(name, x, texts=True))
+    """The array of an argument, as every call reads it; texts among them. A tensor of a graph has the same methods."""
+    return cast("AnyArray", x) if isinstance(x, TensorOfGraph) else np.asarray(as_array(name, x, texts=True))
+
+
+def _number(size: object) -> int | None:
+    """A size of an array; None if it is a name in a graph, or not known before the server computes it."""
+    return size if isinstance(size, int) else None
+
+
+def _length(x: AnyArray, axis: int) -> int:
+    """The size of an axis.
+
+    Raises:
+        InvalidParameter: it is not known in a graph.
+    """
+    size = _number(x.shape[axis])
+    if size is None:
+        raise InvalidParameter(
+            f"axis {axis} of x has no number in this graph, which is needed here; declare the sizes of its inputs as "
+            "numbers, or give the node by its ONNX name: onnx(...)"
+        )
+    return size
+
+
+def _slice_bounds(part: slice) -> tuple[int, int, int]:
+    """Start, stop and step of a slice, of an axis of any length: ONNX reads negative and far ones as Python does."""
+    step = 1 if part.step is None else operator.index(part.step)
+    start = (0 if step > 0 else _FAR) if part.start is None else operator.index(part.start)
+    stop = (_FAR if step > 0 else -_FAR) if part.stop is None else operator.index(part.stop)
+    return start, stop, step
 
 
 def _promoted(**values: ArrayLike) -> list[AnyArray]:
     """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays."""
     read = [x if isinstance(x, (int, float, complex)) else _array(x, name) for name, x in values.items()]
-    kind = np.result_type(*read)
-    return [np.asarray(x, kind) for x in read]
+    kind = np.result_type(*[x if isinstance(x, (int, float, complex)) else x.dtype for x in read])
+    return [np.asarray(x, kind) if isinstance(x, (int, float, complex)) else x.astype(kind, copy=False) for x in read]
 
 
 def _wide(x: AnyArray) -> AnyArray:
@@ -293,11 +354,13 @@ def _floating(x: AnyArray) -> AnyArray:
     return x.astype(np.float64) if x.dtype.kind in "iub" else x
 
 
-def _indices(indices: ArrayLike, length: int) -> AnyArray:
+def _indices(indices: ArrayLike, length: int | None) -> AnyArray:
     positions = _array(indices, "indices")
     if positions.dtype.kind not in "iu":
         raise InvalidParameter(f"indices must be integers, not {positions.dtype}")
     positions = positions.astype(np.int64, copy=False)
+    if length is None or isinstance(cast("object", positions), TensorOfGraph):
+        return positions
     if positions.size and not -length <= int(positions.min()) <= int(positions.max()) < length:
         index = int(positions[(positions < -length) | (positions >= length)].flat[0])
         reach = f"{-length} to {length - 1}" if length else "it takes no index at all"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from ..transport.progress import Progress
+from ..transport.progress import MapProgress, Progress
 
 _WIDTH = 24  # characters
 _PAUSE = 0.1  # seconds between two drawings
@@ -37,32 +37,51 @@ class ProgressBar:
         self._drawn = 0.0
         self._last = 0
 
-    def __call__(self, progress: Progress) -> None:
-        """Draw the line; the argument `progress` of the calls takes this object."""
+    def __call__(self, progress: Progress | MapProgress) -> None:
+        """Draw the line; the argument `progress` of the calls, and of `map`, takes this object."""
         now = self._clock()
-        done = progress.sent + progress.received
+        is_map = isinstance(progress, MapProgress)
+        done = progress.done if is_map else progress.sent + progress.received
         if self._begin is None or done < self._last:  # the next call, or a retry
             self._begin, self._drawn = now, now - _PAUSE
         self._last = done
-        complete = progress.to_receive is not None and progress.received >= progress.to_receive
+        if is_map:
+            complete = progress.total is not None and progress.done >= progress.total
+        else:
+            complete = progress.to_receive is not None and progress.received >= progress.to_receive
         if complete or now - self._drawn >= _PAUSE:
             self._drawn = now
-            line = self._line(progress, done, now - self._begin)
+            seconds = now - self._begin
+            line = _map_line(progress, seconds) if is_map else _call_line(progress, done, seconds)
             file = sys.stderr if self._file is None else self._file
             file.write(f"\r{line:<78}{chr(10) if complete else ''}")
             file.flush()
         if complete:
             self._begin = None
 
-    def _line(self, progress: Progress, done: int, seconds: float) -> str:
-        waiting = progress.sent >= progress.to_send and not progress.received
-        doing = "computing" if waiting else "receiving" if progress.received else "sending"
-        total = progress.to_send + (progress.to_receive or 0)
-        share = done / total if total else 1.0
-        full = int(share * _WIDTH)
-        text = f"{doing:<9} [{'#' * full}{'.' * (_WIDTH - full)}] {done / 2**20:,.1f} of {total / 2**20:,.1f} MiB"
-        if seconds < _RATE_AFTER or not done:
-            return text
-        rate = done / seconds
-        left = "" if progress.to_receive is None or done >= total else f", {(total - done) / rate:.0f} s left"
-        return f"{text}, {rate / 2**20:,.0f} MiB/s{left}"
+
+def _call_line(progress: Progress, done: int, seconds: float) -> str:
+    waiting = progress.sent >= progress.to_send and not progress.received
+    doing = "computing" if waiting else "receiving" if progress.received else "sending"
+    total = progress.to_send + (progress.to_receive or 0)
+    bar = _bar(done / total if total else 1.0)
+    text = f"{doing:<9} {bar} {done / 2**20:,.1f} of {total / 2**20:,.1f} MiB"
+    if seconds < _RATE_AFTER or not done:
+        return text
+    rate = done / seconds
+    left = "" if progress.to_receive is None or done >= total else f", {(total - done) / rate:.0f} s left"
+    return f"{text}, {rate / 2**20:,.0f} MiB/s{left}"
+
+
+def _map_line(progress: MapProgress, seconds: float) -> str:
+    done, total = progress.done, progress.total
+    text = f"{done:,} done" if total is None else f"{_bar(done / total if total else 1.0)} {done:,} of {total:,}"
+    if seconds < _RATE_AFTER or not done:
+        return text
+    left = "" if total is None or done >= total else f", {(total - done) * seconds / done:.0f} s left"
+    return f"{text}, {done / seconds:,.1f}/s{left}"
+
+
+def _bar(share: float) -> str:
+    full = int(share * _WIDTH)
+    return f"[{'#' * full}{'.' * (_WIDTH - full)}]"

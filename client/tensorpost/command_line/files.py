@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from ..bodies.frame import HEAD_ALIGNMENT, NpyHeadReader
 from ..bodies.images import open_image, unwritable
+from ..bodies.npy import NPY_MAGIC
 from ..values.problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 PIPE = "-"
 FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".avif": "AVIF"}
-_NPY_MAGIC = b"\x93NUMPY"
 _ZIP_MAGIC = b"PK\x03\x04"
 _PIECE_BYTES = 1 << 20  # read from a pipe at a time
 
@@ -126,13 +126,13 @@ def read_arrays(path: str) -> Mapping[str, Source]:
 
 def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Mapping[str, Source]:
     """Read what a stream begins with; `file` is the same if it can be mapped."""
-    start = stream.read(len(_NPY_MAGIC))
+    start = stream.read(len(NPY_MAGIC))
     pipe = _Pipe(stream, start)
     if start.startswith(_ZIP_MAGIC):
         if file is not None:
             file.seek(0)
         return _read_npz(path, BytesIO(pipe.read()) if file is None else file)
-    if start != _NPY_MAGIC:
+    if start != NPY_MAGIC:
         return {"": _read_picture(path, pipe)}
     try:
         return {"": Source(_read_npy(pipe, file), "npy")}

@@ -41,12 +41,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
-    from ..calls.graph_calls import graph_document, graph_template  # operators load when they are named
+    from ..calls.graph_calls import graph_document, graph_request  # operators load when they are named
 
     graph_of = graph_document(document)
     arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
     targets = dict(_named(output, "small=small.png"))
-    template, _ = graph_template(graph_of, arrays)
+    template = graph_request(graph_of, arrays).template
     slots = {slot.name: slot for slot in template.outputs}
     if targets.keys() != slots.keys():
         raise InvalidParameter(
@@ -80,13 +80,13 @@ def check(
     ] = None,
 ) -> None:
     """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
-    from ..calls.graph_calls import graph_document, graph_template  # operators load when they are named
+    from ..calls.graph_calls import graph_document, graph_request  # operators load when they are named
     from ..graphs.graph_document import read_graph
 
     graph_of, sent = graph_document(document), None
     if inputs:
         arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
-        sent = {slot.name: slot.layout for slot in graph_template(graph_of, arrays)[0].inputs}
+        sent = {slot.name: slot.layout for slot in graph_request(graph_of, arrays).template.inputs}
     read = read_graph(graph_of, sent)
     rows = [
         (node.name, node.operation.name, slot.layout.data_type.numpy_name, "x".join(map(str, slot.layout.sizes)) or "-",

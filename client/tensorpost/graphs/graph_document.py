@@ -30,15 +30,17 @@ from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted
 from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
 
-__all__ = ["MOST_NODES", "read_graph"]
+__all__ = ["LONGEST_NAME", "MOST_NODES", "read_graph"]
 
 MOST_NODES = 1000
 """Nodes of a graph, if no other limit is given."""
 
+LONGEST_NAME = 100
+"""Characters of a name in a graph."""
+
 _MEMBERS = ("inputs", "constants", "nodes", "outputs")
 _DIRECTML_MEMBERS = ("name", "type", "inputs", "desc")
 _ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs")
-_LONGEST_NAME = 100  # characters
 _MOST_NAMES = 16  # in a message
 
 
@@ -131,8 +133,8 @@ class _GraphReader:
 
     def _accept_name(self, name: str, path: Path) -> bool:
         """Whether something may have this name."""
-        if not name or "." in name or len(name) > _LONGEST_NAME:
-            message = f"a name has 1 to {_LONGEST_NAME} characters and no dot, which stands before a node's output"
+        if not name or "." in name or len(name) > LONGEST_NAME:
+            message = f"a name has 1 to {LONGEST_NAME} characters and no dot, which stands before a node's output"
             self._add("graph-name", path, message, name, "a name, as in resized")
             return False
         if name in self._tensors or name in self._nodes:
@@ -361,8 +363,8 @@ class _GraphReader:
             return found
         for name, text in outputs.items():
             path: Path = ("outputs", name)
-            if not name or len(name) > _LONGEST_NAME:
-                message = f"a name has 1 to {_LONGEST_NAME} characters"
+            if not name or len(name) > LONGEST_NAME:
+                message = f"a name has 1 to {LONGEST_NAME} characters"
                 self._add("graph-name", path, message, name, "a name, as in resized")
             if not isinstance(text, str):
                 self._add("graph-reference", path, "an output is the name of a tensor", text, "a text")

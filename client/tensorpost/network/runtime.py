@@ -13,8 +13,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Generator
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 READ, WRITE = 1, 4  # POLLIN and POLLOUT
 _TURN_SECONDS = 0.001  # other tasks wait for at most about as long while a body is sent or received
@@ -54,6 +58,52 @@ def _poll(sock: socket.socket, events: int, seconds: float | None) -> int:
     return (READ if reading else 0) | (WRITE if writing or failed else 0)
 
 
+class _ThreadTasks:
+    """Calls that run beside their caller, each in a thread."""
+
+    def __init__(self, most: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # few callers need it
+
+        self._threads = ThreadPoolExecutor(most, "tensorpost-call")
+
+    def start(self, call: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Start a call; what is returned waits for its result."""
+        return _ThreadResult(self._threads.submit(lambda: run_blocking(call())))
+
+    async def close(self) -> None:
+        """Start no more; those that have begun end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadResult(Generic[T]):
+    future: Future[T]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from ()  # it never suspends
+        return self.future.result()
+
+
+class _AsyncioTasks:
+    """See `_ThreadTasks`; each call is a task."""
+
+    def __init__(self, asyncio: Any) -> None:
+        self._asyncio = asyncio
+        self._tasks: set[Any] = set()
+
+    def start(self, call: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        task = self._asyncio.ensure_future(call())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel those that have not ended, whose connections are closed."""
+        for task in [*self._tasks]:
+            task.cancel()
+        await self._asyncio.gather(*self._tasks, return_exceptions=True)
+
+
 class ThreadRuntime:
     """Waits that block their thread."""
 
@@ -75,6 +125,10 @@ class ThreadRuntime:
     async def wait_for(self, event: Any, seconds: float | None) -> bool:
         """Whether an event was set in time."""
         return event.wait(seconds)
+
+    def tasks(self, most: int) -> _ThreadTasks:
+        """Room for calls beside the caller's own, at most so many at a time."""
+        return _ThreadTasks(most)
 
     async def give_turn(self) -> None:
         """Let other tasks run if this one has not suspended for a while: operations on ready sockets never do."""
@@ -136,6 +190,9 @@ class AsyncioRuntime:
             async with self._asyncio.timeout(seconds):
                 await event.wait()
         return event.is_set()
+
+    def tasks(self, most: int) -> _AsyncioTasks:
+        return _AsyncioTasks(self._asyncio)
 
     async def give_turn(self) -> None:
         if time.monotonic() - self._suspended_at > _TURN_SECONDS:

@@ -162,6 +162,11 @@ class ManyServers:
         """The sender of one of them; all are of the same kind."""
         return self._first.sender
 
+    @property
+    def runtime(self) -> Runtime:
+        """How waits wait."""
+        return self._first.runtime
+
     async def close(self) -> None:
         """Close the connections to all of them."""
         await self._first.close()
@@ -175,7 +180,7 @@ class ManyServers:
             TensorpostError: the refusal or failure of the last server that was tried; its detail has those of the
                 others too.
         """
-        runtime = self._first.runtime
+        runtime = self.runtime
         deadline = Deadline(runtime, self._first.origin)
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None

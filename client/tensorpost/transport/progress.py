@@ -1,4 +1,4 @@
-"""How far a call has come."""
+"""How far a call, or a series of calls, has come."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ class Progress:
     to_send: int
     received: int = 0
     to_receive: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """How far `Client.map` has come.
+
+    Attributes:
+        done: results that were handed out.
+        total: results that there will be; None if the inputs do not say how many they are.
+    """
+
+    done: int
+    total: int | None = None
