@@ -39,6 +39,9 @@ class BlockingAsyncClient:
     def stream_graph(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         return self._blocks(self._client.stream_graph(*args, **kwargs))
 
+    def map(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        return self._blocks(self._client.map(*args, **kwargs))
+
     def _blocks(self, blocks: Any) -> Iterator[memoryview]:
         async def next_block() -> memoryview | None:
             return await anext(blocks, None)

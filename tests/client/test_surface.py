@@ -51,7 +51,7 @@ def test_each_call_has_the_same_signature_in_both(name: str) -> None:
             assert (other.annotation, own.annotation) == ("httpx.Client | None", "httpx.AsyncClient | None")
         else:
             assert other == own
-    if name in ("stream", "stream_graph"):
+    if name in ("stream", "stream_graph", "map"):
         assert (blocking.return_annotation, waiting.return_annotation) == (
             "Generator[Any, None, None]",
             "AsyncGenerator[Any, None]",
