@@ -17,7 +17,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidDescriptor
 
-__all__ = ["BREAKS", "POINTWISE", "GraphCase", "drawn_graph", "layouts_of"]
+__all__ = ["BREAKS", "POINTWISE", "GraphCase", "drawn_graph", "drawn_photograph", "layouts_of"]
 
 MOST_ELEMENTS = 4096
 FLOATS = ("float32", "float16")
@@ -278,6 +278,38 @@ def drawn_graph(
         "outputs": {f"out{place}": text for place, text in enumerate(outputs)},
     }
     return GraphCase(document, inputs)
+
+
+def drawn_photograph(chance: random.Random) -> GraphCase:
+    """A photograph that is converted, made smaller or larger by a filter, and shifted."""
+    sizes = [chance.randint(1, 2), chance.randint(8, 90), chance.randint(8, 90), chance.randint(1, 5)]
+    rows, columns = chance.choice([(1, 2), (2, 3)])  # channels last or first
+    target = [max(1, int(sizes[axis] / chance.choice([1.5, 3.5, 5, 8.6]))) for axis in (rows, columns)]
+    numbers = np.random.default_rng(chance.randrange(1 << 30))
+    photo = (numbers.normal(size=sizes) * 90).astype(chance.choice(["uint8", "int8", "float16", "float32"]))
+    filtered = {"antialias": 1, "exclude_outside": 1, "mode": chance.choice(["linear", "cubic"])}
+    if chance.random() < 0.2:
+        filtered = {"mode": "linear"}
+    small = _onnx("Resize", {"X": "f", "sizes": target}, axes=[rows, columns], **filtered)
+    if chance.random() < 0.3 and "antialias" in filtered:
+        scales = [
+            target[(rows, columns).index(axis)] / size if axis in (rows, columns) else 1
+            for axis, size in enumerate(sizes)
+        ]
+        desc = {"InterpolationMode": "LINEAR", "RoundingDirection": "DECREASING", "Scales": scales, "Antialiased": True}
+        desc |= {"InputPixelOffsets": [0.5] * 4, "OutputPixelOffsets": [-0.5] * 4}
+        small = {"type": "RESAMPLE3", "inputs": "f", "desc": desc}
+    document = {
+        "inputs": {"photo": {}},
+        "constants": {"mean": {"dtype": "F32", "shape": [1], "data": [0.4]}},
+        "nodes": [
+            {"name": "f", **_onnx("Cast", ["photo"], to="float32")},
+            {"name": "small", **small},
+            {"name": "y", **_onnx("Sub", ["small", "mean"])},
+        ],
+        "outputs": {"y": "y"},
+    }
+    return GraphCase(document, {"photo": photo})
 
 
 # ---- broken ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A fused step gives the bytes that its parts give one after another, on every backend. So only what all backends compute
 in float32 is fused, function by function with a result of float32 after each: expressions of functions that have
-compiled loops, and conversions of float16 and 8-bit integers before them. What is read by several steps is computed
-once, and is not fused.
+compiled loops, and conversions of float16 and 8-bit integers before them, or before a filter that sums many elements
+(a photograph made smaller). What is read by several steps is computed once, and is not fused.
 
 An element-wise step that follows copies which repeat elements, as Tile does, comes before them: it has fewer elements
 then, and the copies are sent while they are made.
@@ -16,12 +16,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tensorpost.values.graph import NodeOutput, Ref
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 
 from ..forms import Copies, Pointwise
 from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
+from ..forms.onnx_resize import OnnxResize
+from ..forms.separable import Rounding, Separable
 from .step import PlanStep
 
 MOST_OPERANDS = 8  # of a kernel of CUDA
@@ -29,6 +33,8 @@ MOST_FUNCTIONS = 40
 MOST_VALUES = 64
 """Functions, and those together with operands and constants, of a fused expression: a register of the numba backend for
 each. What stands several times in it counts each time."""
+MOST_BLENDED = 4
+"""Taps of an axis that CUDA's blending kernels sum, both axes at once."""
 _READ = frozenset({"float32", "float16", "uint8", "int8"})
 
 
@@ -58,7 +64,7 @@ def fused(
             joined = None
             for place, source in enumerate(made[number].sources):
                 if isinstance(source, NodeOutput) and readers[source.node] == 1:
-                    joined = _joined(made[source.node], made[number], place)
+                    joined = _joined(made[source.node], made[number], place) or _summed(made[source.node], made[number])
                     if joined is not None:
                         gone.add(source.node)
                         break
@@ -130,10 +136,7 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     read = second.inputs[place].layout.sizes
     if made.data_type.numpy_name != "float32" or not made.sizes == read == second.outputs[0].layout.sizes:
         return None
-    is_conversion = a.expression == Operand(0) and [s.layout.data_type.numpy_name in _READ for s in first.inputs] == [
-        True
-    ]
-    if not is_conversion and not _in_float32(first):
+    if not _is_conversion(first) and not _in_float32(first):
         return None
     narrow = second.outputs[0].layout.data_type.numpy_name != "float32"
     if narrow and "erf" in a.expression.functions():
@@ -150,6 +153,38 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
         form=Pointwise(expression, ("float32",) * operands, "float32", repeats=repeats),
         sources=(*second.sources[:place], *first.sources, *second.sources[place + 1 :]),
         inputs=(*second.inputs[:place], *first.inputs, *second.inputs[place + 1 :]),
+    )
+
+
+def _summed(first: PlanStep, second: PlanStep) -> PlanStep | None:
+    """A conversion to float32, and the filter that sums its elements, as one step; None if they cannot be.
+
+    Only filters of which all backends sum the elements of both types in the same order: on CUDA those of more than
+    `MOST_BLENDED` taps.
+    """
+    form = second.form
+    if not _is_conversion(first) or first.outputs[0].layout.sizes != second.inputs[0].layout.sizes:
+        return None
+    if not isinstance(form, (Separable, OnnxResize)) or second.outputs[0].layout.data_type.numpy_name != "float32":
+        return None
+    if isinstance(form, Separable) and (form.accumulate != "float32" or form.rounding is not Rounding.NONE):
+        return None
+    middles = [(axis, axis.output_size // 2) for axis in form.axes if axis is not None and axis.output_size]
+    weights = [axis.taps(at, at + 1)[1] for axis, at in middles]
+    if not any(weight is not None and np.count_nonzero(weight) > MOST_BLENDED for weight in weights):
+        return None
+    return replace(second, sources=first.sources, inputs=first.inputs)
+
+
+def _is_conversion(step: PlanStep) -> bool:
+    """Whether the step makes float32 of narrower numbers."""
+    form = step.form
+    return (
+        isinstance(form, Pointwise)
+        and form.expression == Operand(0)
+        and step.inputs[0].layout.data_type.numpy_name in _READ
+        and step.outputs[0].layout.data_type.numpy_name == "float32"
+        and step.inputs[0].layout.sizes == step.outputs[0].layout.sizes
     )
 
 

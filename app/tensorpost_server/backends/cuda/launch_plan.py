@@ -66,8 +66,6 @@ def _is_copy(form: Pointwise, inputs: Sequence[ArrayLayout], out: ArrayLayout) -
 
 
 def _plan_separable(form: Separable, x: ArrayLayout, box: Box, out: ArrayLayout) -> list[Step] | None:
-    if x.dtype != out.dtype:
-        return None
     # Sums in float64 are nothing for our kernels; copies do not sum.
-    dtype = x.dtype.name if form.accumulate == "float32" else "float64"
+    dtype = out.dtype.name if form.accumulate == "float32" else "float64"
     return plan_resample(form.axes, form.rounding, box, dtype, x, out)

@@ -58,16 +58,21 @@ def plan_resample(
         axes: one map per dimension; None copies it.
         rounding: how sums become integers.
         box: part of the output; not empty.
-        dtype: NumPy name of the type that is summed. Only its size matters where elements are gathered.
+        dtype: NumPy name of the output's type if sums are made in float32. Only its size matters where elements are
+            gathered.
         x: the input array.
-        out: the array that holds the box, of the same type; its strides are one-to-one.
+        out: the array that holds the box; its strides are one-to-one.
 
     Returns:
         None if our kernels cannot do it: elements not aligned to their size, sums of a type that has no kernel,
-        integers that are not to be truncated, very many taps, or more than a launch has room for.
+        integers that are not to be truncated, very many taps, more than a launch has room for, or an input of another
+        type that is not summed axis by axis as float32.
     """
     item = out.dtype.itemsize
-    if alignment([item, x.address, out.address, *x.strides, *out.strides]) < item or item > 16:
+    for array in (x, out):
+        if alignment([array.dtype.itemsize, array.address, *array.strides]) < array.dtype.itemsize:
+            return None
+    if item > 16:
         return None
     source, dimensions = 0, list[Dimension]()
     for mapping, (start, stop), source_stride, target_stride in zip(axes, box, x.strides, out.strides, strict=True):
@@ -87,15 +92,18 @@ def plan_resample(
         else:
             dimensions.append(Dimension(extent, target_stride, source_stride, first, span, taps))
     dimensions = _joined(dimensions)
+    is_same = x.dtype == out.dtype
     if not any(dimension.weighted for dimension in dimensions):
-        return _gather(dimensions, item, source, x.address, out.address)
+        return None if not is_same else _gather(dimensions, item, source, x.address, out.address)
     if dtype not in PASS_TYPES or (dtype not in _FLOATS and rounding is not Rounding.TRUNCATE):
         return None
+    if not is_same:
+        return _passes(dimensions, x.dtype.name, dtype, source) if dtype == "float32" else None
     if dtype in BLEND_TYPES:
         blended = _blend(dimensions, dtype, item, source, x.address, out.address)
         if blended is not None:
             return [blended]
-    return _passes(dimensions, dtype, source)
+    return _passes(dimensions, dtype, dtype, source)
 
 
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
@@ -200,8 +208,11 @@ def _width(dimension: Dimension) -> int | None:
     return 2 if dimension.taps.most <= 2 else 4
 
 
-def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] | None:
-    """One pass along each resampled dimension, those that shrink most first; float32 arrays in between."""
+def _passes(dimensions: list[Dimension], read: str, dtype: str, source: int) -> list[Step] | None:
+    """One pass along each resampled dimension, those that shrink most first; float32 arrays in between.
+
+    Elements of the type `read` become elements of `dtype`.
+    """
     anchored = dtype not in _FLOATS
     # The current array's extent of each dimension; its first entry is entry `low` of the input's.
     low, held = [0] * len(dimensions), [dimension.extent for dimension in dimensions]
@@ -215,7 +226,7 @@ def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] 
         (i for i, dimension in enumerate(dimensions) if dimension.span is not None),
         key=lambda i: _growth(dimensions[i]),
     )
-    current, steps = dtype, list[Step]()
+    current, steps = read, list[Step]()
     for along in order:
         last = along == order[-1]
         made, targets = 0, [dimension.target for dimension in dimensions]
