@@ -74,13 +74,14 @@ class SumPlanner:
 
         Shrinking axes come first, then growing ones, of these the last one first; among equals the earlier one.
         """
+        mapped = [dim for dim, mapping in enumerate(maps) if mapping is not None]
 
         def gain(dim: int) -> float:
             mapping = maps[dim]
             assert mapping is not None
-            return (mapping.input_size / mapping.output_size - 1) / (4 if dim == len(maps) - 1 else 1)
+            return (mapping.input_size / mapping.output_size - 1) / (4 if dim == mapped[-1] else 1)
 
-        order = sorted((dim for dim, mapping in enumerate(maps) if mapping is not None), key=gain, reverse=True)
+        order = sorted(mapped, key=gain, reverse=True)
         return cls(kernels, maps, anchored, tuple(order))
 
     @property

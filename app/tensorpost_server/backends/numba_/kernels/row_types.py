@@ -85,6 +85,14 @@ def _rows_of(pointer, item, read, write):
             result[i] = result[i] + weight * read(values, i)
 
     @inlined
+    def load_four(a, b, c, d, weights, pitch, count, sums):
+        """Add four weighted rows, one after the other."""
+        result, x, y, z, u = floats(sums), pointer(a), pointer(b), pointer(c), pointer(d)
+        v, w, s, t = weights[0], weights[pitch], weights[2 * pitch], weights[3 * pitch]
+        for i in range(count):
+            result[i] = (((result[i] + v * read(x, i)) + w * read(y, i)) + s * read(z, i)) + t * read(u, i)
+
+    @inlined
     def load_more_anchored(source, anchor, weight, count, sums):
         """Add a weighted row's difference to another one."""
         result, values, base = floats(sums), pointer(source), pointer(anchor)
@@ -114,7 +122,7 @@ def _rows_of(pointer, item, read, write):
             for i in range(count):
                 write(result, i, a * x[i] + b * y[i])
 
-    return load, load_two, load_more, load_more_anchored, store, store_two
+    return load, load_two, load_more, load_more_anchored, store, store_two, load_four
 
 
 def _for_each_kind(number):
@@ -141,8 +149,8 @@ _KINDS = (
     _rows_of(bytes_, 1, read_int, write_u8),
     _rows_of(chars, 1, read_int, write_i8),
 )
-f32_load, f32_load_two, f32_more, f32_more_anchored, f32_store, _ = _KINDS[0]
-load, load_two, more, more_anchored, store, store_two = map(_for_each_kind, range(6))
+f32_load, f32_load_two, f32_more, f32_more_anchored, f32_store, _, _ = _KINDS[0]
+load, load_two, more, more_anchored, store, store_two, load_four = map(_for_each_kind, range(7))
 
 
 @inlined

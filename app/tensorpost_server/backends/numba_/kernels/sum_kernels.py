@@ -19,6 +19,7 @@ from .row_types import (
     f32_more,
     f32_more_anchored,
     load,
+    load_four,
     load_more,
     load_two,
     store,
@@ -73,14 +74,17 @@ def two_taps(result, values, index, weight, pitch, anchored, start, stop):
 def any_taps(result, values, index, weight, pitch, taps, anchored, start, stop):
     zero = types.float32(0)
     for i in range(start, stop):
+        present = taps  # the absent ones come last
+        while present > 0 and weight[(present - 1) * pitch + i] == zero:
+            present -= 1
         anchor = values[index[i]]
         total = anchor if anchored else weight[i] * anchor
-        for tap in range(1, taps):
-            w = weight[tap * pitch + i]
-            x = values[index[tap * pitch + i]]
-            more = total + w * (x - anchor) if anchored else total + w * x
-            total = more if w != zero else total
-        result[i] = total if weight[i] != zero else zero
+        at = i
+        for _ in range(1, present):
+            at += pitch
+            x = values[index[at]]
+            total = total + weight[at] * (x - anchor) if anchored else total + weight[at] * x
+        result[i] = total if present > 0 else zero
 
 
 @inlined
@@ -251,7 +255,24 @@ def sum_of_rows(p, source, row, total):
     else:
         second = source + index[pitch + row] * p[B_SOURCE_ROW] + step * low
         load_two(kind, first, second, weight[row], weight[pitch + row], anchored, count, total)
-        for tap in range(2, taps):
+        done = 2
+        if not anchored:
+            base = source + step * low
+            while done + 4 <= taps:
+                at = done * pitch + row
+                load_four(
+                    kind,
+                    base + index[at] * p[B_SOURCE_ROW],
+                    base + index[at + pitch] * p[B_SOURCE_ROW],
+                    base + index[at + 2 * pitch] * p[B_SOURCE_ROW],
+                    base + index[at + 3 * pitch] * p[B_SOURCE_ROW],
+                    floats(p[B_ROW_WEIGHT] + 4 * at),
+                    pitch,
+                    count,
+                    total,
+                )
+                done += 4
+        for tap in range(done, taps):
             more = source + index[tap * pitch + row] * p[B_SOURCE_ROW] + step * low
             load_more(kind, more, first, anchored, weight[tap * pitch + row], count, total)
     return total
