@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorpost.values.datatypes import data_type
 
-KEPT_SEGMENT_BYTES = 4 << 20
+KEPT_SEGMENT_BYTES = 32 << 20
 """Shared memory that stays between two calls, so that the next call touches no fresh pages."""
 
 _ALIGNMENT = 64
