@@ -58,6 +58,11 @@ class InlineLimits:
     steps: int = 4
 
 
+_SMALL_WORK = 1 << 18
+"""Work of a graph whose stages are computed one after the other on one thread, in elements: about a tenth of a
+millisecond."""
+
+
 def ignore_loss(_reason: str) -> None:
     """Do nothing: the default callback for a lost device."""
 
@@ -238,7 +243,9 @@ class Worker:
 
         try:
             work = plan.work
-            for stage, what in enumerate(plan.stages):
+            # Stages of a small plan are computed with its first slice: each would wait for a thread longer than it takes.
+            stages = plan.stages if plan.work > _SMALL_WORK else ()
+            for stage, what in enumerate(stages):
                 count = run.parts(stage)
                 work -= what.work if count else 0
                 for part in range(count):
