@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from tensorpost import Client, GraphBuilder
 from tensorpost.graphs.graph_document import read_graph
+from tensorpost.values.graph import GraphConstant, NodeOutput, Ref
 from tensorpost_server.backends import load_backend
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.planning import Plan, make_plan
@@ -136,6 +137,16 @@ def cpu(rounds: int) -> None:
 # ---- on the GPU ------------------------------------------------------------------------------------------------------
 
 
+def _array_of(source: Ref, made: Sequence[Any], photos: Any, constants: Sequence[Any]) -> Any:
+    match source:
+        case NodeOutput(step, _):
+            return made[step]
+        case GraphConstant(index):
+            return constants[index]
+        case _:
+            return photos
+
+
 def gpu(rounds: int, count: int) -> None:
     """Photographs of 1080p on the device."""
     cupy, torch = module("cupy"), module("torch")
@@ -145,19 +156,13 @@ def gpu(rounds: int, count: int) -> None:
     graph = read_graph(pipeline(photos.shape, half=True), None)
     plan = make_plan(graph, SLICE_BYTES)
     constants = [cupy.asarray(np.frombuffer(data, np.float32)) for _, data in graph.constants]
-    by_type = {"GraphInput": [photos], "GraphConstant": constants}
 
     def ours() -> Any:
         made: list[Any] = []
         for step in plan.steps:
             (slot,) = step.outputs
             out = cupy.empty(slot.layout.sizes, slot.layout.data_type.dtype)
-            inputs = [
-                made[source.node]
-                if type(source).__name__ == "NodeOutput"
-                else by_type[type(source).__name__][source.index]
-                for source in step.sources
-            ]
+            inputs = [_array_of(source, made, photos, constants) for source in step.sources]
             operands = [cupy.broadcast_to(x, layout.sizes) for x, layout in zip(inputs, step.operands, strict=True)]
             compute.fill(step.form, operands, whole_box(slot.layout.sizes), out, 0)
             made.append(out)

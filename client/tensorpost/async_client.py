@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInput, GraphInputs
+    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
 
 __all__ = ["AsyncClient"]
 
@@ -283,7 +283,7 @@ class AsyncClient(NumpyCalls):
     def map(
         self,
         graph: GraphDocument,
-        inputs: Iterable[GraphInputs | GraphInput],
+        inputs: Iterable[GraphInputs | InputValue],
         *,
         in_flight: int = 8,
         retry_seconds: float = 60.0,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInput, GraphInputs
+    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
 
 __all__ = ["Client"]
 
@@ -444,7 +444,7 @@ class Client(NumpyCalls):
     def map(
         self,
         graph: GraphDocument,
-        inputs: Iterable[GraphInputs | GraphInput],
+        inputs: Iterable[GraphInputs | InputValue],
         *,
         in_flight: int = 8,
         retry_seconds: float = 60.0,
@@ -474,9 +474,10 @@ class Client(NumpyCalls):
 
         Examples:
             >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
-            ...     files = sorted(Path("photos").glob("*.jpg"))
-            ...     results = tp.map("pipeline.json", files, progress=ProgressBar())
-            ...     batch = np.concatenate([result["image"] for result in results])
+            ...     graph = {"inputs": {"x": {}}, "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}],
+            ...              "outputs": {"y": "y"}}
+            ...     [result["y"].tolist() for result in tp.map(graph, [np.arange(2), np.arange(3)])]
+            [[0, -1], [0, -1, -2]]
 
         Raises:
             InvalidParameter: an argument is wrong.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from tests.support.live_server import default_server
 from tensorpost import Client, GraphBuilder
 from tensorpost.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
+WRONG_SHAPE: Any = (1.5,)
+ARRAY: Any = X
 PHOTO = np.random.default_rng(4).integers(0, 255, (1, 6, 8, 3), np.uint8)
 
 
@@ -52,7 +54,9 @@ def test_operators_of_python_are_nodes(tp: Client) -> None:
     def computed(x: Any, y: Any) -> Any:
         z = (2 - x) * 3 + y / np.float32(4) - 1
         z = -z[1:, ..., ::-1] @ np.full((4, 2), 0.5, np.float32)
-        return (1 / (z.clip(-2, 2) + 5) + np.float32([1, 2]) - z.sum(axis=1, keepdims=True)).transpose(2, 0, 1)
+        return (1 / (z.clip(-2, 2) + 5) + np.array([1, 2], np.float32) - z.sum(axis=1, keepdims=True)).transpose(
+            2, 0, 1
+        )
 
     g = GraphBuilder()
     x, y = g.input("x", np.float32, X.shape), g.input("y", np.float32, (4,))
@@ -216,7 +220,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
     ),
     "size": (
         InvalidParameter, "a size is a number or a name",
-        lambda c: c.g.input("t", "float32", (1.5,)),
+        lambda c: c.g.input("t", "float32", WRONG_SHAPE),
     ),
     "names": (
         InvalidParameter, "at most 5 names",
@@ -248,7 +252,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
     ),
     "array as output": (
         InvalidParameter, "what a node of this graph makes",
-        lambda c: c.g.build(y=X),
+        lambda c: c.g.build(y=ARRAY),
     ),
     "named sizes": (
         InvalidParameter, 'onnx."Resize"',
@@ -260,7 +264,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
     ),
     "no method": (
         AttributeError, "the method is resample",
-        lambda c: c.g.resize(c.x),
+        lambda c: cast("Any", c.g).resize(c.x),
     ),
     "sent": (
         InvalidParameter, "no elements before it is run",

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -135,15 +135,16 @@ def test_what_is_wrong_is_said(server_url: str, tmp_path: Path) -> None:
     two = GraphBuilder()
     both = two.build(y=two.input("a", np.uint8, (1,)) + two.input("b", np.uint8, (1,)))
     with Client(server_url) as tp:
-        for options, words in (
+        refused: list[tuple[dict[str, Any], str]] = [
             ({"in_flight": 0}, "in_flight"),
             ({"retry_seconds": -1}, "retry_seconds is -1"),
             ({"progress": 3}, "takes a MapProgress"),
-        ):
+        ]
+        for options, words in refused:
             with pytest.raises(InvalidParameter, match=words):
                 tp.map(graph, [photo], **options)
         with pytest.raises(InvalidParameter, match="must be an iterable"):
-            tp.map(graph, 3)
+            tp.map(graph, cast("Any", 3))
         with pytest.raises(InvalidParameter, match="inputs a, b; each item must be a mapping"):
             next(tp.map(both, [photo]))
         with pytest.raises(InvalidFrame, match=r"notes.txt is not a picture"):

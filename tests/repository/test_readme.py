@@ -44,6 +44,7 @@ def test_the_curl_lines(address: str, tmp_path: Path) -> None:
     picture = np.random.default_rng(3).integers(0, 256, (6, 4, 3), np.uint8)
     (tmp_path / "demo-output").mkdir()
     Image.fromarray(picture).save(tmp_path / "demo-output" / "before.png")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     run = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.replace(ADDRESS, address)],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
@@ -55,6 +56,10 @@ def test_the_curl_lines(address: str, tmp_path: Path) -> None:
     # Pixel centres at half the size lie between four pixels.
     means = picture.reshape(3, 2, 2, 2, 3).mean((1, 3))
     assert np.abs(np.asarray(Image.open(tmp_path / "half.png")) - means).max() <= 1
+    image = np.load(tmp_path / "image.npy")
+    assert image.shape == (1, 3, 224, 224)
+    corner = (picture[0, 0] - np.array([123.7, 116.3, 103.5])) / [58.4, 57.1, 57.4]  # no other pixel is near
+    np.testing.assert_allclose(image[0, :, 0, 0], corner, rtol=1e-5)
     printed = [json.loads(line) for line in run.stdout.replace("}{", "}\n{").splitlines()]
     for answer in printed[:2]:
         (output,) = answer["tensors"].values()
@@ -74,7 +79,7 @@ def test_the_python_block(address: str) -> None:
     for name in ("doubled", "resized", "upsampled"):
         np.testing.assert_array_equal(TWICE, np.asarray(names[name])[0, 0])
     assert names["received"] == 240_000_000
-    assert np.asarray(names["image"]).shape == (3, 224, 224)
+    assert np.asarray(names["image"]).shape == (1, 3, 224, 224)
 
 
 def test_the_demo(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ class Worker:
 
         try:
             work = plan.work
-            # Stages of a small plan are computed with its first slice: each would wait for a thread longer than it takes.
+            # Those of a small plan are computed with its first slice: switching threads takes longer than each of them.
             stages = plan.stages if plan.work > _SMALL_WORK else ()
             for stage, what in enumerate(stages):
                 count = run.parts(stage)

@@ -32,7 +32,7 @@ result that is the name's number in both trials is the name, and one that is the
 
 
 @dataclass(eq=False, slots=True)
-class _Node:
+class _BuiltNode:
     """A node of the graph.
 
     Attributes:
@@ -73,7 +73,7 @@ class GraphTensor(TensorOfGraph):
 
     builder: GraphBuilder
     layouts: tuple[Layout, ...]
-    node: _Node | None = None
+    node: _BuiltNode | None = None
     output: int = 0
     name: str = ""
     value: NDArray[Any] | None = None
@@ -215,16 +215,17 @@ class GraphBuilder(NumpyCalls):
         >>> photo = g.input("photo", np.uint8, (1, "h", "w", 3))
         >>> small = g.onnx("Resize", photo, sizes=[224, 224], axes=[1, 2], mode="linear", antialias=1)
         >>> y = (small.astype(np.float32) - np.float32([123.7, 116.3, 103.5])) / 58
-        >>> y.transpose(0, 3, 1, 2).named("image")
+        >>> image = y.transpose(0, 3, 1, 2).named("image")
+        >>> image
         <GraphTensor 'image', float32, (1, 3, 224, 224)>
-        >>> graph = g.build(image=y.transpose(0, 3, 1, 2))
+        >>> graph = g.build(image=image)
         >>> [node["name"] for node in graph["nodes"]]
-        ['resize', 'cast', 'sub', 'div', 'transpose']
+        ['resize', 'cast', 'sub', 'div', 'image']
     """
 
     _inputs: dict[str, GraphTensor] = field(default_factory=dict[str, GraphTensor])
     _constants: dict[str, GraphTensor] = field(default_factory=dict[str, GraphTensor])
-    _nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
+    _nodes: dict[str, _BuiltNode] = field(default_factory=dict[str, _BuiltNode])
     _counts: dict[str, int] = field(default_factory=dict[str, int])  # of names that were made here, by their beginning
     _sizes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])  # of names, in each trial
 
@@ -434,7 +435,7 @@ class GraphBuilder(NumpyCalls):
 
     def _add(self, stem: str, members: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         """Add a node, and return its outputs."""
-        node = _Node(self._free_name(stem), members, inputs)
+        node = _BuiltNode(self._free_name(stem), members, inputs)
         trials = [self._outputs_of(node, trial) for trial in range(len(_TRIALS))]
         node.output_names = tuple(trials[0])
         self._nodes[node.name] = node
@@ -444,7 +445,7 @@ class GraphBuilder(NumpyCalls):
         ]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _outputs_of(self, node: _Node, trial: int) -> dict[str, Layout]:
+    def _outputs_of(self, node: _BuiltNode, trial: int) -> dict[str, Layout]:
         """The outputs of a node by name, if the names of sizes stand for the numbers of a trial."""
         tensors = {
             each.reference: ReadableTensor(GraphInput(0), each.layouts[trial], each.value)
@@ -473,7 +474,7 @@ class GraphBuilder(NumpyCalls):
         """
         if not outputs:
             raise InvalidParameter("a graph needs an output, as in build(image=y)")
-        reached: dict[int, GraphTensor | _Node] = {}
+        reached: dict[int, GraphTensor | _BuiltNode] = {}
         for name, tensor in outputs.items():
             if not isinstance(cast("object", tensor), GraphTensor) or tensor.builder is not self or tensor.node is None:
                 raise InvalidParameter(f"the output {name!r} must be what a node of this graph makes, not {tensor!r}")
@@ -497,20 +498,20 @@ class GraphBuilder(NumpyCalls):
         document["outputs"] = {name: tensor.reference for name, tensor in outputs.items()}
         return document
 
-    def _reach(self, tensor: GraphTensor, reached: dict[int, GraphTensor | _Node]) -> None:
+    def _reach(self, tensor: GraphTensor, reached: dict[int, GraphTensor | _BuiltNode]) -> None:
         """Add what a tensor needs: itself, its node, and what the node reads."""
         waiting: list[Any] = [tensor]
         while waiting:
             each = waiting.pop()
             if isinstance(each, (list, tuple)):
                 waiting += cast("Sequence[Any]", each)
-            elif isinstance(each, (GraphTensor, _Node)) and id(each) not in reached:
+            elif isinstance(each, (GraphTensor, _BuiltNode)) and id(each) not in reached:
                 reached[id(each)] = each
                 waiting += [each.node] if isinstance(each, GraphTensor) else [*each.inputs.values()]
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
-    def rename(self, node: _Node, name: str) -> None:
+    def rename(self, node: _BuiltNode, name: str) -> None:
         """Give a node another name; see `GraphTensor.named`."""
         if name != node.name:
             self._accept(name)

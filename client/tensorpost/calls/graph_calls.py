@@ -25,9 +25,9 @@ from .caller_arrays import RequestTemplate, wire_form
 
 GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A graph as a dict, or the path of a JSON file with one."""
-GraphInput: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[str]
+InputValue: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[str]
 """An array, or what NumPy can make one of; the path of a picture or of an npy file; or the bytes of a picture."""
-GraphInputs: TypeAlias = Mapping[str, GraphInput]
+GraphInputs: TypeAlias = Mapping[str, InputValue]
 """What the inputs of a graph are, by their names."""
 
 _MOST_QUERY_BYTES = (
@@ -124,7 +124,7 @@ def inputs_of(graph: Mapping[str, Any], item: object) -> GraphInputs:
             f"the graph has the inputs {', '.join(names) or 'none'}; each item must be a mapping from these names, not "
             f"{type(item).__name__}"
         )
-    return {names[0]: cast("GraphInput", item)}
+    return {names[0]: cast("InputValue", item)}
 
 
 def _type_of(name: str, array: NDArray[Any]) -> DataType:

@@ -18,22 +18,22 @@ from ..values.problems import IncompleteBody, InvalidParameter, TensorpostError
 from .api_calls import RequestOptions, compute_graph
 
 if TYPE_CHECKING:
-    from .graph_calls import GraphDocument, GraphInput, GraphInputs
+    from .graph_calls import GraphDocument, GraphInputs, InputValue
 
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 2.0  # before a call is repeated; doubled each time
 
-Outputs = dict[str, NDArray[Any]]
+ArraysByName = dict[str, NDArray[Any]]
 
 
 def map_graph(
     transport: Transport | ManyServers,
     graph: GraphDocument,
-    inputs: Iterable[GraphInputs | GraphInput],
+    inputs: Iterable[GraphInputs | InputValue],
     in_flight: int,
     retry_seconds: float,
     progress: Callable[[MapProgress], None] | None,
     options: RequestOptions,
-) -> AsyncGenerator[Outputs]:
+) -> AsyncGenerator[ArraysByName]:
     """The outputs of a graph for each of many inputs, in their order; see `Client.map`.
 
     Raises `InvalidParameter` at once for what is wrong with the arguments but for the inputs.
@@ -49,7 +49,7 @@ def map_graph(
     if not isinstance(cast("object", inputs), Iterable):
         raise InvalidParameter(f"inputs is {shown(inputs)}; it must be an iterable of what run_graph takes as inputs")
 
-    def call(item: GraphInputs | GraphInput) -> Awaitable[Outputs]:
+    def call(item: GraphInputs | InputValue) -> Awaitable[ArraysByName]:
         return _repeated(transport, document, item, retry_seconds, options)
 
     return _in_order(transport, inputs, call, in_flight, progress)
@@ -58,13 +58,13 @@ def map_graph(
 async def _in_order(
     transport: Transport | ManyServers,
     inputs: Iterable[Any],
-    call: Callable[[Any], Awaitable[Outputs]],
+    call: Callable[[Any], Awaitable[ArraysByName]],
     in_flight: int,
     progress: Callable[[MapProgress], None] | None,
-) -> AsyncGenerator[Outputs]:
+) -> AsyncGenerator[ArraysByName]:
     total = len(inputs) if isinstance(inputs, Sized) else None
     tasks = transport.runtime.tasks(in_flight)
-    begun: deque[Awaitable[Outputs]] = deque()
+    begun: deque[Awaitable[ArraysByName]] = deque()
     done = 0
     try:
         items = iter(inputs)
@@ -88,7 +88,7 @@ async def _in_order(
 
 async def _repeated(
     transport: Transport | ManyServers, document: GraphDocument, item: object, seconds: float, options: RequestOptions
-) -> Outputs:
+) -> ArraysByName:
     """One call, repeated while its error may pass and there is time."""
     from .graph_calls import inputs_of  # operators load when they are named
 
