@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from . import compat, datatypes, descriptors, distributed, four_bits, frame, npy, onnx, problems, resampling
     from .async_client import AsyncClient
     from .calls.graph_builder import GraphBuilder
+    from .calls.graph_calls import from_dml_graph, to_dml_graph
     from .calls.progress_bar import ProgressBar
     from .calls.results import Result, TensorBlock, Validation
     from .client import Client
@@ -57,16 +58,19 @@ __all__ = [
     "distributed",
     "four_bits",
     "frame",
+    "from_dml_graph",
     "npy",
     "onnx",
     "parse_operator",
     "problems",
     "resampling",
+    "to_dml_graph",
 ]
 
 _NAMES_BY_MODULE = {
     "async_client": ("AsyncClient",),
     "calls.graph_builder": ("GraphBuilder",),
+    "calls.graph_calls": ("from_dml_graph", "to_dml_graph"),
     "calls.progress_bar": ("ProgressBar",),
     "calls.results": ("Result", "TensorBlock", "Validation"),
     "client": ("Client",),

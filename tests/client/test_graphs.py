@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tensorpost import from_dml_graph, to_dml_graph
 from tensorpost.command_line.cli import app as command_line
 from tensorpost.problems import InvalidDescriptor, InvalidJson, InvalidParameter
 
@@ -167,3 +169,71 @@ def test_a_graph_is_checked_without_a_server():
     assert "Transpose-25  float32  1x3x2x3" in said
     assert refused == 1
     assert "$.inputs.photo" in why
+
+
+# ---- DirectML's structs, and pictures of graphs ----------------------------------------------------------------------
+
+NUMBERS = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+BOUNDED: dict[str, Any] = {
+    "inputs": {"x": {"data_type": "FLOAT32", "sizes": [2, 3]}},
+    "constants": {"half": {"dtype": "F32", "shape": [1], "data": [0.5]}},
+    "nodes": [
+        {"name": "y", "op_type": "Relu", "inputs": "x"},
+        {"name": "z", "op_type": "Mul", "inputs": ["y", "half"]},
+    ],
+    "outputs": {"z": "z", "y": "y"},
+}
+
+
+def test_structs_of_directml_are_run_streamed_and_validated(connect: Callable[..., Any], server_url: str):
+    structs = to_dml_graph(BOUNDED)
+    tp = connect(server_url)
+    found = tp.run_graph(structs, {"input_0": NUMBERS})
+    blocks = [*tp.stream_graph(structs, {"input_0": NUMBERS})]
+
+    assert [*found] == ["output_0", "output_1"]
+    np.testing.assert_array_equal(found["output_0"], np.maximum(NUMBERS, 0) / 2)
+    np.testing.assert_array_equal(found["output_1"], np.maximum(NUMBERS, 0))
+    assert b"".join([block.data for block in blocks]) == found["output_0"].tobytes() + found["output_1"].tobytes()
+    assert tp.validate(structs).lowest_feature_level is not None
+    structs["IntermediateEdges"][0]["Desc"]["ToNodeInputIndex"] = 5
+    with pytest.raises(InvalidDescriptor, match=r"IntermediateEdges\[0\].Desc.ToNodeInputIndex"):
+        tp.run_graph(structs, {"input_0": NUMBERS})
+    with pytest.raises(InvalidDescriptor, match="ToNodeInputIndex"):
+        tp.validate(structs)
+
+
+def test_structs_and_names_are_printed_from_each_other(tmp_path: Path):
+    source, structs, again = tmp_path / "a.json", tmp_path / "dml.json", tmp_path / "again.json"
+    source.write_text(json.dumps(BOUNDED))
+    run = CliRunner().invoke
+    assert run(command_line, ["graph", "to-dml", str(source), "-o", str(structs)]).exit_code == 0
+    assert json.loads(structs.read_text()) == to_dml_graph(BOUNDED)
+    assert run(command_line, ["graph", "from-dml", str(structs), "-o", str(again)]).exit_code == 0
+    assert json.loads(again.read_text()) == from_dml_graph(structs)
+    printed = run(command_line, ["graph", "from-dml", str(structs)])
+    assert json.loads(printed.stdout) == from_dml_graph(structs)
+
+
+def test_a_graph_is_shown_as_a_table_and_as_a_picture(tmp_path: Path):
+    source, picture, photo = tmp_path / "a.json", tmp_path / "a.svg", tmp_path / "photo.npy"
+    source.write_text(json.dumps(GRAPH))
+    np.save(photo, PHOTO)
+    result = CliRunner().invoke(command_line, ["graph", "show", str(source), f"photo={photo}"])
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["input", "photo", "uint8", "1x4x6x3"] in rows
+    assert ["RESAMPLE", "small", "photo", "uint8", "1x2x3x3"] in rows
+    assert ["output", "image", "chw", "float32", "1x3x2x3"] in rows
+    escaped = json.loads(json.dumps(BOUNDED).replace('"y"', '"<&y"'))
+    source.write_text(json.dumps(escaped))
+    assert CliRunner().invoke(command_line, ["graph", "show", str(source), "-o", str(picture)]).exit_code == 0
+    root = ElementTree.fromstring(picture.read_text())
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    boxes, lines = (len([*root.iter(f"{{http://www.w3.org/2000/svg}}{tag}")]) for tag in ("rect", "path"))
+    assert {"x", "half", "<&y: Relu-14", "z: Mul-14", "float32 2x3"} <= set(texts)
+    assert (boxes, lines) == (6, 5)  # an input, a constant, two nodes, two outputs; each reads one, z two
+
+    refused = CliRunner().invoke(command_line, ["graph", "show", str(tmp_path / "none.json")])
+    assert refused.exit_code != 0
+    assert "none.json" in refused.output

@@ -5,6 +5,7 @@ One class does it for all devices whose arrays an array library holds; what diff
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -265,13 +266,23 @@ class DeviceRun:
 
 
 def _as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
-    """A packed array as a step reads it: with its own sizes, reshaped, or broadcast."""
-    if array.shape == layout.sizes:
+    """A tensor as a step reads it: with its own sizes, reshaped, by strides, or its bytes as another type.
+
+    The layout reaches no byte beyond those of the array's elements: whatever reads graphs has checked it.
+    """
+    dtype = layout.data_type.dtype
+    if layout.packed and array.shape == layout.sizes and array.dtype == dtype:
         return array
-    if layout.packed or 0 in layout.sizes:
-        return array.reshape(layout.sizes) if layout.packed else xp.empty(layout.sizes, array.dtype)
-    strides = tuple([stride * array.itemsize for stride in layout.strides])
-    return xp.lib.stride_tricks.as_strided(array, layout.sizes, strides)
+    if 0 in layout.sizes:
+        return xp.empty(layout.sizes, dtype)
+    flat = xp.ascontiguousarray(array).reshape(-1)
+    if array.dtype != dtype:
+        whole = flat.nbytes // dtype.itemsize * dtype.itemsize
+        flat = flat.view(np.uint8)[:whole].view(dtype)
+    if layout.packed:
+        return flat[: math.prod(layout.sizes)].reshape(layout.sizes)
+    strides = tuple([stride * dtype.itemsize for stride in layout.strides])
+    return xp.lib.stride_tricks.as_strided(flat, layout.sizes, strides)
 
 
 def part_of(memory: RunMemory, begin: int, size_in_bytes: int) -> RunMemory:

@@ -50,6 +50,7 @@ def fused(
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
     readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
     made, gone = list(steps), set[int]()
+    readers.update([node for step in steps for node in _seen_otherwise(step, steps)])  # by strides, or as another type
     for number, step in enumerate(made):
         for place, source in enumerate(step.sources):
             if isinstance(source, NodeOutput) and readers[source.node] == 1:
@@ -80,6 +81,15 @@ def fused(
         sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
         found.append(replace(step, sources=tuple(sources)))
     return tuple(found), tuple([moved(ref) for ref in outputs])
+
+
+def _seen_otherwise(step: PlanStep, steps: Sequence[PlanStep]) -> Iterator[int]:
+    """The steps whose outputs this one reads by a layout of its own, not by theirs."""
+    for source, slot in zip(step.sources, step.inputs, strict=True):
+        if isinstance(source, NodeOutput):
+            made = steps[source.node].outputs[source.index].layout
+            if not slot.layout.packed or slot.layout.data_type is not made.data_type:
+                yield source.node
 
 
 def _swapped(number: int, copies: PlanStep, second: PlanStep, place: int) -> tuple[PlanStep, PlanStep] | None:

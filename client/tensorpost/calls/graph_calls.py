@@ -16,8 +16,9 @@ from ..bodies.frame import encode_head
 from ..bodies.images import EncodedImage, open_image, picture_format
 from ..bodies.npy import NPY_MAGIC
 from ..bodies.strict_json import read_json
-from ..graphs.graph_document import MOST_NODES, read_graph
+from ..graphs.graph_document import MOST_NODES, input_names, read_graph
 from ..values.datatypes import DataType, data_type
+from ..values.graph import Graph
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, Violation
 from .array_like import TensorLike, as_array
@@ -85,7 +86,8 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
             for name, value in values.items()
         }
         sent = {name: Layout.row_major(_type_of(name, array), array.shape) for name, array in body.items()}
-    read = read_graph(document, sent, most_nodes=max(MOST_NODES, len(document.get("nodes", ()))))
+    count = len(document.get("Nodes", document.get("nodes", ())))
+    read = read_graph(document, sent, most_nodes=max(MOST_NODES, count))
     for slot in (*read.inputs, *read.output_slots):
         if slot.layout.data_type.safetensors is None:
             message = f"{slot.name!r} is {slot.layout.data_type.numpy_name}, which a frame does not carry"
@@ -118,7 +120,7 @@ def inputs_of(graph: Mapping[str, Any], item: object) -> GraphInputs:
     """
     if isinstance(item, Mapping):
         return cast("GraphInputs", item)
-    names = [*cast("Mapping[str, Any]", graph.get("inputs", {}))]
+    names = input_names(graph)
     if len(names) != 1:
         raise InvalidParameter(
             f"the graph has the inputs {', '.join(names) or 'none'}; each item must be a mapping from these names, not "
@@ -154,3 +156,63 @@ def graph_document(graph: GraphDocument) -> Mapping[str, Any]:
             f"graph must be a dict, or the path of a JSON file with one, not {type(document).__name__}"
         )
     return cast("Mapping[str, Any]", document)
+
+
+def to_dml_graph(graph: GraphDocument, inputs: GraphInputs | None = None) -> dict[str, Any]:
+    """A graph as DirectML's structs, `DML_GRAPH_DESC` and those below it, as JSON with the header's names.
+
+    ONNX nodes become the DirectML operator of the same function, and constants nodes of Type CONSTANT.
+
+    Args:
+        graph: the graph in either wording, or the path of a JSON file with it.
+        inputs: what its inputs are, as in `run_graph`, if sizes of it are names.
+
+    Examples:
+        >>> graph = {
+        ...     "inputs": {"x": {"data_type": "FLOAT32", "sizes": [2, 3]}},
+        ...     "nodes": [{"name": "y", "op_type": "Relu", "inputs": "x"}],
+        ...     "outputs": {"y": "y"},
+        ... }
+        >>> to_dml_graph(graph)["Nodes"][0]["Desc"]["Operator"]["type"]
+        'DML_OPERATOR_ACTIVATION_RELU'
+
+    Raises:
+        InvalidParameter, InvalidDescriptor: the graph or an argument is wrong, or a node has no DirectML operator.
+        OSError, InvalidJson: the file cannot be read.
+    """
+    from ..graphs.graph_wordings import dml_graph_of  # what lowers ONNX nodes takes long to load
+
+    return dml_graph_of(read_for(graph, inputs))
+
+
+def from_dml_graph(graph: GraphDocument) -> dict[str, Any]:
+    """A graph of DirectML's structs as a document with names; see docs/graphs.md.
+
+    Args:
+        graph: `DML_GRAPH_DESC` as JSON, or the path of a JSON file with it.
+
+    Examples:
+        >>> graph = {
+        ...     "inputs": {"x": {"data_type": "FLOAT32", "sizes": [2, 3]}},
+        ...     "nodes": [{"name": "y", "op_type": "Relu", "inputs": "x"}],
+        ...     "outputs": {"y": "y"},
+        ... }
+        >>> from_dml_graph(to_dml_graph(graph))["outputs"]
+        {'output_0': 'y'}
+
+    Raises:
+        InvalidParameter, InvalidDescriptor: the graph is wrong.
+        OSError, InvalidJson: the file cannot be read.
+    """
+    from ..graphs.graph_wordings import document_of  # what lowers ONNX nodes takes long to load
+
+    return document_of(read_for(graph, None))
+
+
+def read_for(graph: GraphDocument, inputs: GraphInputs | None) -> Graph:
+    """The graph for some inputs, or for those that it declares."""
+    document = graph_document(graph)
+    if inputs is None:
+        return read_graph(document, None)
+    sent = {slot.name: slot.layout for slot in graph_request(document, inputs).template.inputs}
+    return read_graph(document, sent)

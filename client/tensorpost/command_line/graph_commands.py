@@ -1,7 +1,8 @@
-"""`tensorpost graph run` and `graph check`: a pipeline from a JSON file, with arrays and pictures from files."""
+"""`tensorpost graph`: run, check, show and translate a pipeline of a JSON file, with arrays and pictures from files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, cast
@@ -12,17 +13,29 @@ from numpy.typing import NDArray
 from ..bodies.images import encode_image
 from ..bodies.npy import encode_npy_head
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ..values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
 from ..values.problems import InvalidParameter
 from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
 from .files import Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
 from .terminal import print_table, progress_bar, size_text
 
-graph = typer.Typer(name="graph", help="Run or check a graph: several operators in one request.", no_args_is_help=True)
+graph = typer.Typer(
+    name="graph", help="Run, check, show or translate a graph: several operators in one request.", no_args_is_help=True
+)
+
+GraphFile = Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")]
+SizesOf = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
+]
+OutputFile = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it. [default: standard output]")
+]
 
 
 @graph.command(epilog="Example: tensorpost graph run pipeline.json photo=cat.png -o small=small.png")
 def run(
-    document: Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")],
+    document: GraphFile,
     inputs: Annotated[
         list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the graph: npy or a picture.")
     ],
@@ -73,27 +86,87 @@ def run(
 
 @graph.command(epilog="Example: tensorpost graph check pipeline.json photo=cat.png")
 def check(
-    document: Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
-    ] = None,
+    document: GraphFile,
+    inputs: SizesOf = None,
 ) -> None:
     """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
-    from ..calls.graph_calls import graph_document, graph_request  # operators load when they are named
-    from ..graphs.graph_document import read_graph
-
-    graph_of, sent = graph_document(document), None
-    if inputs:
-        arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
-        sent = {slot.name: slot.layout for slot in graph_request(graph_of, arrays).template.inputs}
-    read = read_graph(graph_of, sent)
+    read = _read(document, inputs)
     rows = [
         (node.name, node.operation.name, slot.layout.data_type.numpy_name, "x".join(map(str, slot.layout.sizes)) or "-",
          size_text(slot.layout.size_in_bytes))
         for node in read.nodes for slot in node.operation.outputs
     ]  # fmt: skip
     print_table(("node", "operator", "type", "sizes", "bytes"), rows)
+
+
+@graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
+def show(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = None) -> None:
+    """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
+    from .graph_picture import shape_text, svg_of  # operators load when they are named
+
+    read = _read(document, inputs)
+    if output is not None:
+        with destination(output) as file:
+            file.write(svg_of(read).encode())
+        return
+    names = [node.name for node in read.nodes]
+    rows = [("input", slot.name, "", shape_text(slot.layout)) for slot in read.inputs]
+    rows += [("constant", slot.name, "", shape_text(slot.layout)) for slot, _ in read.constants]
+    for node in read.nodes:
+        reads = ", ".join([_ref_text(read, names, ref) for ref in node.inputs])
+        made = "; ".join([shape_text(slot.layout) for slot in node.operation.outputs])
+        rows.append((node.operation.name, node.name, reads, made))
+    for slot, ref in zip(read.output_slots, read.outputs, strict=True):
+        rows.append(("output", slot.name, _ref_text(read, names, ref), shape_text(slot.layout)))
+    print_table(("what", "name", "reads", "makes"), rows)
+
+
+@graph.command("to-dml", epilog="Example: tensorpost graph to-dml pipeline.json photo=cat.png -o dml.json")
+def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = None) -> None:
+    """Print a graph as DirectML's structs, DML_GRAPH_DESC, as JSON."""
+    from ..graphs.graph_wordings import dml_graph_of  # operators load when they are named
+
+    _write_json(dml_graph_of(_read(document, inputs)), output)
+
+
+@graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o pipeline.json")
+def from_dml(document: GraphFile, *, output: OutputFile = None) -> None:
+    """Print a graph of DirectML's structs as a document with names."""
+    from ..graphs.graph_wordings import document_of  # operators load when they are named
+
+    _write_json(document_of(_read(document, None)), output)
+
+
+def _read(document: str, inputs: Sequence[str] | None) -> Graph:
+    """The graph for the files of its inputs, or for the sizes that it declares."""
+    from ..calls.graph_calls import graph_document, read_for  # operators load when they are named
+
+    graph_of = graph_document(document)
+    if not inputs:
+        return read_for(graph_of, None)
+    return read_for(
+        graph_of, {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
+    )
+
+
+def _ref_text(graph_of: Graph, names: Sequence[str], ref: Ref) -> str:
+    match ref:
+        case GraphInput(index):
+            return graph_of.inputs[index].name
+        case GraphConstant(index):
+            return graph_of.constants[index][0].name
+        case NodeOutput(number, index):
+            slots = graph_of.nodes[number].operation.outputs
+            return names[number] if len(slots) == 1 else f"{names[number]}.{slots[index].name}"
+
+
+def _write_json(value: Mapping[str, Any], output: str | None) -> None:
+    text = json.dumps(value, indent=1) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    with destination(output) as file:
+        file.write(text.encode())
 
 
 def _named(texts: Sequence[str], example: str) -> list[tuple[str, str]]:

@@ -28,9 +28,10 @@ from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput
 from ..values.layout import Layout
 from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted
+from .dml_graph import dml_input_names, is_dml_graph, read_dml_graph
 from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
 
-__all__ = ["LONGEST_NAME", "MOST_NODES", "read_graph"]
+__all__ = ["LONGEST_NAME", "MOST_NODES", "input_names", "read_graph"]
 
 MOST_NODES = 1000
 """Nodes of a graph, if no other limit is given."""
@@ -50,7 +51,7 @@ def read_graph(
     """Read a graph for tensors of these types and sizes.
 
     Args:
-        document: the JSON document, see the module.
+        document: the JSON document, see the module; or `DML_GRAPH_DESC`, see `dml_graph.py`.
         sent: the tensors that arrive, by the name of the input: packed. None for those that the graph declares, whose
             sizes are then all numbers.
         level: the DirectML feature level that its descriptors are validated at; default the newest.
@@ -60,6 +61,8 @@ def read_graph(
         InvalidDescriptor: rules are broken; it lists every violation, each with its node. What follows from a node that
             is wrong is not looked at.
     """
+    if is_object(document) and is_dml_graph(document):
+        return read_dml_graph(document, sent, level=level, most_nodes=most_nodes)
     reader = _GraphReader(level)
     members = reader.members(document, (), _MEMBERS, "a graph")
     inputs = reader.by_name(members, "inputs")
@@ -72,6 +75,14 @@ def read_graph(
     if reader.violations:
         raise InvalidDescriptor.of(reader.violations)
     return Graph(slots, tuple(reader.made), tuple(outputs.values()), constants, tuple(outputs))
+
+
+def input_names(document: Mapping[str, Any]) -> list[str]:
+    """The names of a graph's inputs, in either wording, before it is read."""
+    if is_dml_graph(document):
+        return dml_input_names(document)
+    inputs = document.get("inputs")
+    return [*inputs] if is_object(inputs) else []
 
 
 @dataclass(slots=True)

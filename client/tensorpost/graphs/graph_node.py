@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 from numpy.typing import NDArray
 
-from ..descriptors import FeatureLevel, OperatorDesc, operator_class
+from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, operator_class
+from ..descriptors.catalogue import slot_name
 from ..onnx.node import OnnxNode
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import Path
@@ -117,15 +118,13 @@ def _read_directml(
         if entry is None:
             known = ", ".join([each.name for each in fields])
             raise _refused(path, f"{cls.operator_type} has no input {name[:60]!r}; its inputs: {known}", name, known)
-        if {entry.name, entry.attribute_name} & desc.keys():
-            message = f"{entry.name} stands in inputs and in desc; what it is follows from inputs"
-            raise _refused(path, message, name, "one of the two")
         texts: Sequence[Any] = value if is_list(value) else [value]
         if (is_list(value) and not entry.is_array) or not all(isinstance(text, str) and text for text in texts):
             expected = "a list of tensors' names" if entry.is_array else "a tensor's name"
             raise _refused(path, f"{entry.name} must be {expected}", value, expected)
-        described = [_described(text, tensors[text].layout, path) for text in texts]
-        complete[entry.name] = described if entry.is_array else described[0]
+        if not {entry.name, entry.attribute_name} & desc.keys():
+            described = [_described(text, tensors[text].layout, path) for text in texts]
+            complete[entry.name] = described if entry.is_array else described[0]
         for place, text in enumerate(texts):
             sources[f"{entry.slot_name}_{place}" if entry.is_array else entry.slot_name] = tensors[text]
     try:
@@ -133,7 +132,20 @@ def _read_directml(
         parsed.validate_for(level)
     except InvalidDescriptor as error:
         raise error.prefixed("desc") from None
+    for (field, *place), tensor in parsed.tensors("input"):
+        slot = "_".join([slot_name(field), *map(str, place)])
+        if slot in sources:
+            _check_bytes(slot, tensor, sources[slot].layout)
     return parsed, sources
+
+
+def _check_bytes(name: str, tensor: BufferTensorDesc, source: Layout) -> None:
+    """Refuse a tensor that is described in `desc` and has other bytes than the one that it reads."""
+    total, needed, made = tensor.total_tensor_size_in_bytes, tensor.data_size_in_bytes, source.size_in_bytes
+    if total != made + -made % 4 or needed > made:
+        message = f"the input {name} has {total} bytes in desc, and the tensor that it reads has {made}"
+        expected = "the same number of bytes, rounded up to 4; or no tensor in desc"
+        raise _refused(("desc",), message, total, expected)
 
 
 def _described(text: str, layout: Layout, path: Path) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from tensorpost.descriptors import NEWEST
-from tensorpost.graphs.graph_document import read_graph
+from tensorpost.graphs.graph_document import input_names, read_graph
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch
@@ -63,9 +63,7 @@ class GraphParser:
         """
         if self._document is None:
             raise _missing_graph()
-        inputs: Any = self._document.get("inputs")
-        names = cast("Mapping[str, Any]", inputs if isinstance(inputs, Mapping) else {})
-        return [CallInput(name, optional=False, is_array=False) for name in names]
+        return [CallInput(name, optional=False, is_array=False) for name in input_names(self._document)]
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
