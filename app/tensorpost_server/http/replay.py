@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from tensorpost.values.problems import TensorpostError
 
-from ..engine import Stages
+from ..engine import Stages, StepTimes
 from .caller_address import FORWARDED_FOR
 from .calls.prepared_call import RequestKey, received_tensors
 from .headers import header_fields, request_id
@@ -70,7 +70,8 @@ class Replay:
             stages.done("admit")
             inputs = [memory[index] for index in prepared.order]
             stages.done("receive")
-            head, output = prepared.respond_now(worker, inputs, head)
+            steps = StepTimes(prepared.plan) if prepared.plan.is_graph else None
+            head, output = prepared.respond_now(worker, inputs, head, steps)
         except (TensorpostError, MemoryError):
             return None  # the application meets the same error, and answers it
         stages.done("compute")
@@ -82,7 +83,7 @@ class Replay:
             record = RequestRecord(
                 time.time(), id_, self._key_name or address or "local", "POST", self._path, plan.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
-                plan.opset_version,
+                plan.opset_version, None if steps is None else steps.record(every_step=False),
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output

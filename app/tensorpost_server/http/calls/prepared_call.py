@@ -20,7 +20,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation
 from tensorpost.values.problems import LimitExceeded
 
-from ...engine import Worker
+from ...engine import StepTimes, Worker
 from ...planning import Plan, make_plan
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
@@ -67,12 +67,12 @@ class PreparedCall:
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
-        self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead
+        self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead, steps: StepTimes | None
     ) -> tuple[PreparedHead, bytes]:
         """The answer, computed on the caller's thread."""
         if self.answer.streams:
-            return head, worker.run_now(self.plan, inputs, head.body_head)
-        data, outputs = worker.run_now(self.plan, inputs), list[bytes]()
+            return head, worker.run_now(self.plan, inputs, head.body_head, steps)
+        data, outputs = worker.run_now(self.plan, inputs, b"", steps), list[bytes]()
         for slot in self.plan.outputs:
             size = slot.layout.size_in_bytes
             outputs.append(data[:size])
@@ -123,7 +123,8 @@ def _check_limits(plan: Plan, settings: Settings) -> None:
 
 def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
     """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`)."""
-    return received_bytes + decoding_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
+    sent_bytes = received_bytes + decoding_bytes + plan.constant_bytes
+    return sent_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
 
 
 def slices_bytes(plan: Plan, settings: Settings) -> int:
