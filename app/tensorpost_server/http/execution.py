@@ -16,7 +16,7 @@ from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBacken
 from ..backends import DeviceMemory, SharingBackend
 from ..engine import QueueSlot, Stages, StepTimes, Ticket, Worker
 from ..planning import Plan
-from .access.access_control import QUOTA, ByteQuota
+from .access.access_control import QUOTA, RequestQuota
 from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
 from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
@@ -69,7 +69,7 @@ class Execution:
         self._service, self._scope, self._fields, self._wire = service, scope, fields, wire
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
-        self._quota: ByteQuota | None = scope.get(QUOTA)
+        self._quota: RequestQuota | None = scope.get(QUOTA)
         self.settings, self.query = service.settings, scope["query_string"].decode("latin-1")
         self.parsing = CallerThreads(service.parsing, self._caller)
         self.slow_threads = CallerThreads(service.slow_threads, self._caller)
@@ -161,6 +161,8 @@ class Execution:
         prepared, call = await self._prepare(key, stages)
         if prepared.plan.is_graph:
             self._observation.steps = StepTimes(prepared.plan)
+            if self._quota is not None:
+                self._quota.compute_nodes(len(prepared.plan.graph.nodes))
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
