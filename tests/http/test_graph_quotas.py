@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +23,12 @@ ONE = {"tensors": {"x": tensor_in_json(1)}}
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the clock of the quotas shows."""
     seconds = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: seconds[0], time=time.time)
     monkeypatch.setattr(access_control, "time", clock)
-    yield seconds
+    return seconds
 
 
 @pytest.fixture
@@ -60,9 +59,7 @@ def test_a_refused_graph_counts_as_one_request(file: Path, now: list[float]) -> 
     headers = {**JSON, **key(file, requests_per_minute=3)}
     broken = chain("a", "b", "c", "d") | {"outputs": {"y": "e"}}
     with http_app(keys_file=file) as app:
-        found = [
-            app.post("/v1/graphs", json.dumps({"graph": broken, **ONE}), headers).status_code for _ in range(4)
-        ]
+        found = [app.post("/v1/graphs", json.dumps({"graph": broken, **ONE}), headers).status_code for _ in range(4)]
     assert found == [422, 422, 422, 429]
 
 

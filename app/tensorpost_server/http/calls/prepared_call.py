@@ -93,6 +93,8 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
         NotAcceptable: the answer cannot hold the outputs.
     """
     graph = call.graph if call.strings is None else Graph.of(numbers_node(call.strings.node))
+    if graph.constants:
+        check_constants(graph, settings)
     plan = make_plan(graph, settings.slice_bytes)
     _check_limits(plan, settings)
     call.answer.check(plan, settings)
@@ -107,6 +109,17 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     return PreparedCall(
         plan, call.options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout
     )
+
+
+def check_constants(graph: Graph, settings: Settings) -> None:
+    """Refuse constants that are too large, before anything is planned.
+
+    Raises:
+        LimitExceeded: they are.
+    """
+    size, most = sum([len(data) for _, data in graph.constants]), settings.max_graph_constant_bytes
+    if size > most:
+        raise LimitExceeded.of("the size of the graph's constants", size, most, "TENSORPOST_MAX_GRAPH_CONSTANT_BYTES")
 
 
 def _check_limits(plan: Plan, settings: Settings) -> None:
