@@ -1,4 +1,4 @@
-"""What a graph takes and may take: constants, memory as validation tells it, results between nodes that are sent too."""
+"""What a graph takes and may take: constants, memory as validation tells it, what lies between nodes if it is sent."""
 
 from __future__ import annotations
 

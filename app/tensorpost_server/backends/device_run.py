@@ -206,7 +206,7 @@ class DeviceRun:
                     array = self._inputs[len(self._plan.inputs) + index]
                 case NodeOutput(number, index):
                     array = self._tensors[number, index]
-            found.append(_as_operand(self._device.xp, array, layout))
+            found.append(as_operand(self._device.xp, array, layout))
         return found
 
     # ---- slices ------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class DeviceRun:
             self._memory.clear()
 
 
-def _as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
+def as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
     """A packed array as a step reads it: with its own sizes, reshaped, or broadcast."""
     if array.shape == layout.sizes:
         return array
