@@ -24,7 +24,7 @@ from tensorpost import Progress, ProgressBar, distributed
 from tensorpost.onnx import OnnxNode
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
-from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.backends import load_backend
 from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
 from tensorpost_server.planning import make_plan
 
@@ -128,10 +128,10 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def in_one_piece(graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
-    """The outputs by their names, as the service's backend numpy computes them."""
+def in_one_piece(device: Any, graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+    """The outputs by their names, as the service computes them with this backend."""
     plan = make_plan(graph, 1 << 20)
-    run = NumpyBackend().start(plan, [np.ascontiguousarray(arrays[slot.name]).data.cast("B") for slot in plan.inputs])
+    run = device.start(plan, [np.ascontiguousarray(arrays[slot.name]).data.cast("B") for slot in plan.inputs])
     found = {slot.name: b"" for slot in plan.outputs}
     for index, piece in enumerate(plan.slices):
         found[plan.outputs[piece.output].name] += run.compute(index)
@@ -218,7 +218,12 @@ def test_a_long_chain_of_which_each_node_reads_the_one_before_twice(stores: dict
     np.testing.assert_array_equal(found["y"], x)
 
 
-def test_boxes_of_random_graphs_are_those_of_the_whole() -> None:
+@pytest.mark.parametrize("name", ["numpy", "numba"])
+def test_boxes_of_random_graphs_are_those_of_the_whole(name: str) -> None:
+    try:
+        device: Any = load_backend(name)(threads=1)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"the backend {name} cannot be opened here: {error}")
     several = 0
     for seed in range(80):
         case = drawn_graph(random.Random(f"distributed {seed}"), 7)
@@ -226,10 +231,10 @@ def test_boxes_of_random_graphs_are_those_of_the_whole() -> None:
         plan = make_plan(graph, 1 << 20)
         blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
         for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
-            layout, expected = slot.layout, in_one_piece(graph, case.inputs)[slot.name]
+            layout, expected = slot.layout, in_one_piece(device, graph, case.inputs)[slot.name]
             chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, 64))
             several += len(chunks) > 1
             for piece in map(chunks.piece, range(len(chunks))):
-                made = _GraphPart(NumpyBackend(), plan, blocks).compute(ref, piece.box)
+                made = _GraphPart(device, plan, blocks).compute(ref, piece.box)
                 assert made.tobytes() == expected[piece.begin : piece.begin + piece.computed], (seed, slot.name, piece)
     assert several > 40
