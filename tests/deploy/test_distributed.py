@@ -221,7 +221,8 @@ def test_a_long_chain_of_which_each_node_reads_the_one_before_twice(stores: dict
 @pytest.mark.parametrize("name", ["numpy", "numba"])
 def test_boxes_of_random_graphs_are_those_of_the_whole(name: str) -> None:
     try:
-        device: Any = load_backend(name)(threads=1)
+        kind: Any = load_backend(name)
+        device = kind(threads=1)
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"the backend {name} cannot be opened here: {error}")
     several = 0

@@ -75,7 +75,7 @@ def test_validation_tells_the_memory_that_the_call_reserves():
         answer = wire.answer()
 
     cost, row = verdict["cost"], 2 * 1024 * 4
-    assert split_frame(answer.body)[1]["y"] == np.float32([1024 * 1025 * 1026 / 12] * 2).tobytes()
+    assert split_frame(answer.body)[1]["y"] == np.array([1024 * 1025 * 1026 / 12] * 2, np.float32).tobytes()
     assert cost["memory_bytes"] == reserved
     assert cost["held_bytes"] == 2 * row  # of wide, sums, more and scaled no more than two are needed at a time
     assert reserved >= 8 + 4 + 2 * row + 8  # input, constant, output

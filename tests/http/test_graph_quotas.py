@@ -36,8 +36,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys.jsonl"
 
 
-def key(file: Path, **quotas: int) -> dict[str, str]:
-    return {"authorization": f"Bearer {commands.add_key(file, 'anna', **quotas)}"}
+def key(file: Path, *, requests_per_minute: int | None = None, bytes_per_minute: int | None = None) -> dict[str, str]:
+    made = commands.add_key(file, "anna", requests_per_minute=requests_per_minute, bytes_per_minute=bytes_per_minute)
+    return {"authorization": f"Bearer {made}"}
 
 
 def test_a_node_counts_as_a_request(file: Path, now: list[float]) -> None:
