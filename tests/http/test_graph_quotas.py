@@ -64,27 +64,38 @@ def test_a_refused_graph_counts_as_one_request(file: Path, now: list[float]) -> 
     assert found == [422, 422, 422, 429]
 
 
-def test_replays_count_their_nodes(file: Path, now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    replayed = list[bool]()
-    replay = access_control.AccessControl._replay
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that the protocol could replay, whether it was."""
+    done, replay = list[bool](), access_control.AccessControl._replay
 
     def watched(self: access_control.AccessControl, *arguments: Any) -> Any:
         response = replay(self, *arguments)
-        replayed.append(response is not None)
+        done.append(response is not None)
         return response
 
     monkeypatch.setattr(access_control.AccessControl, "_replay", watched)
-    head = encode_head([("x", data_type("float32"), (2,))], {"graph": json.dumps(chain("a", "b"))})
-    request = request_bytes("POST", "/v1/graphs", head + bytes(8), {**FRAME, **key(file, requests_per_minute=11)})
+    return done
+
+
+def test_replays_count_their_nodes(file: Path, now: list[float], replayed: list[bool]) -> None:
+    """Also where another graph of as many bytes came with the same HTTP head before."""
+    heads = [
+        encode_head([("x", data_type("float32"), (2,))], {"graph": json.dumps(graph)})
+        for graph in (chain("a", "b"), chain("x" * 41))
+    ]
+    assert len(heads[0]) == len(heads[1])
+    headers = {**FRAME, **key(file, requests_per_minute=20)}
+    two, one = [request_bytes("POST", "/v1/graphs", head + bytes(8), headers) for head in heads]
     with serving(keys_file=file) as server, server.wire() as wire:
 
-        def ask() -> int:
+        def ask(request: bytes) -> int:
             wire.send(request)
             return wire.answer().status
 
-        found = [ask() for _ in range(7)]
-    assert found == [200] * 6 + [429]  # 2 each of 11: one is left for the sixth
-    assert replayed.count(True) >= 3
+        found = [ask(request) for request in (two, two, one, one, two, two, two, two, two, two, two, two)]
+    assert found == [200] * 11 + [429]  # 2, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20
+    assert replayed[-3:] == [True, True, False]
 
 
 def test_graphs_at_once_do_not_exceed_a_quota_together(file: Path, now: list[float]) -> None:

@@ -42,12 +42,13 @@ class Replay:
         self._forwarded = None if self._proxies is None else header_fields(scope["headers"]).get(FORWARDED_FOR)
         self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
-    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
+    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes, int] | None:
         """Compute the response to a request with this body.
 
         Returns:
-            The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
-            cannot be answered with 200 now; nothing has changed then, and the application has the right answer.
+            The lines of the response's header fields, its body, and how many nodes were computed. None if the call is
+            not in the cache, not small, or cannot be answered with 200 now; nothing has changed then, and the
+            application has the right answer.
         """
         service, key, stages = self._service, self._key, Stages()
         length = key.format.head_length(body)
@@ -86,4 +87,4 @@ class Replay:
                 plan.opset_version, None if steps is None else steps.record(every_step=False),
             )  # fmt: skip
             service.records.add(record)
-        return head.lines + changing_field_lines(id_, stages), output
+        return head.lines + changing_field_lines(id_, stages), output, len(prepared.plan.graph.nodes)

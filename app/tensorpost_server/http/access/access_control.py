@@ -123,17 +123,13 @@ class RequestQuota:
 
     A response's bytes are reserved before they are computed, so of any number of requests at once no more than one may
     exceed the quota. What it then takes differently is corrected.
-
-    Attributes:
-        requests: the requests that it counts as: one, or one for each node of a graph.
     """
 
-    __slots__ = ("_grant", "_reserved", "_taken", "requests")
+    __slots__ = ("_grant", "_reserved", "_taken")
 
     def __init__(self, grant: _Grant) -> None:
         self._grant = grant
         self._taken = self._reserved = 0
-        self.requests = 1
 
     def compute_nodes(self, count: int) -> None:
         """Take a request for each node of a graph; `AccessControl.admit` has taken the first.
@@ -141,9 +137,8 @@ class RequestQuota:
         Raises:
             QuotaExceeded: other requests have used up the quota meanwhile.
         """
-        self._check(self._grant.requests, self.requests)
-        self._grant.take_requests(count - self.requests)
-        self.requests = count
+        self._check(self._grant.requests, 1)
+        self._grant.take_requests(count - 1)
 
     def announced(self, count: int) -> None:
         """Take the announced bytes of the body."""
@@ -321,16 +316,15 @@ class AccessControl:
         self, send: SendWhole, hash_: str, quota: RequestQuota | None, lines: bytes, body: bytes,
         replay: ReplayFunction | None = None,
     ) -> bool:  # fmt: skip
-        requests = 1 if quota is None else quota.requests
-        if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_, requests)):
+        if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
             return False
         if quota is not None:
             quota.sent(len(body))
         return True
 
     def _replay(
-        self, replay: ReplayFunction, hash_: str, requests: int, body: bytes, address: str | None
-    ) -> tuple[bytes, bytes] | None:
+        self, replay: ReplayFunction, hash_: str, body: bytes, address: str | None
+    ) -> tuple[bytes, bytes, int] | None:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
         now = time.monotonic()
         grant = self._current(hash_, now)
@@ -338,7 +332,7 @@ class AccessControl:
             return None
         response = replay(body, address)
         if response is not None:
-            grant.take_requests(requests)
+            grant.take_requests(response[2])
             grant.take_bytes(len(body) + len(response[1]))
         return response
 
