@@ -227,6 +227,9 @@ class Settings(BaseSettings):
     FLOAT32 tensor that DirectML allows."""
     max_graph_nodes: int = Field(default=256, ge=1, le=100_000)
     """Most nodes that a graph may have. Reading and planning take up to 0.7 ms of a core for each."""
+    max_graph_constant_bytes: int = Field(default=16 * _MIB, ge=0)
+    """Most bytes of a graph's constants together. They travel with each request, as text that max_json_bytes,
+    max_head_bytes and max_http_head_bytes bound too, and are held while it is computed."""
     max_work: int = Field(default=10**12, ge=1)
     """Most elements that one request may have read and added up. A small tensor can ask for much: an antialiased or
     gradient axis reads up to its whole input for each output."""

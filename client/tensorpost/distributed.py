@@ -1,4 +1,4 @@
-"""One operator over many machines of a Ray cluster: `pip install '.[server,ray]'` on all of them.
+"""One operator or a graph over many machines of a Ray cluster: `pip install '.[server,ray]'` on all of them.
 
 For outputs that are larger than any one machine. The computing is the server's (`tensorpost_server.chunked_run`), found
 by name when it is needed.
@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .calls.caller_arrays import Inputs, request_template, wire_inputs
+from .calls.caller_arrays import Inputs, RequestTemplate, request_template, wire_inputs
+from .calls.graph_calls import GraphDocument, GraphInputs, graph_request
 from .transport.progress import Progress
 from .values.checks import shown, text, whole_number
+from .values.graph import Graph
 from .values.operation import Operation
 from .values.problems import InvalidParameter
 
-__all__ = ["run"]
+__all__ = ["run", "run_graph"]
 
 _CHUNK_BYTES = 64 << 20
 
@@ -57,6 +59,52 @@ def run(
         InvalidParameter: an argument is wrong, or the operator makes its outputs together.
         ModuleNotFoundError: ray, zarr or the server is not installed.
     """
+    template = request_template(operation)
+    return _run(operation, template, inputs, store, chunk_bytes, backend, progress, options)
+
+
+def run_graph(
+    graph: GraphDocument,
+    inputs: GraphInputs,
+    *,
+    store: str | Path | None = None,
+    chunk_bytes: int = _CHUNK_BYTES,
+    backend: str = "auto",
+    progress: Callable[[Progress], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run a graph, its outputs cut into chunks that Ray's tasks compute.
+
+    A task computes its chunk with all that it depends on: element-wise nodes, and nodes that only those read, box by
+    box; results that another node needs as a whole in full, in each task again. All of the latter together may take
+    `chunk_bytes`.
+
+    Args:
+        graph: the graph as a dict, or the path of a JSON file with one; see docs/graphs.md.
+        inputs: arrays by the names of the graph's inputs.
+        store: where to write the outputs: a Zarr array for each, below this path by its name; see `run`.
+        chunk_bytes: see `run`; also the most bytes of results that are needed as a whole.
+        backend: see `run`.
+        progress: see `run`; of all outputs together.
+        options: see `run`.
+
+    Returns:
+        By the names of the outputs what `run` returns.
+
+    Raises:
+        InvalidParameter: an argument is wrong, or a node needs too large a result as a whole; the message names both.
+        InvalidDescriptor: the graph breaks rules; it lists every violation, each with its node.
+        OSError, InvalidJson: the graph's file cannot be read.
+        ModuleNotFoundError: ray, zarr or the server is not installed.
+    """
+    sent = graph_request(graph, inputs)
+    return _run(sent.graph, sent.template, sent.arrays, store, chunk_bytes, backend, progress, options)
+
+
+def _run(
+    computed: Graph | Operation, template: RequestTemplate, inputs: Inputs, store: str | Path | None, chunk_bytes: int,
+    backend: str, progress: Callable[[Progress], None] | None, options: Mapping[str, Any] | None,
+) -> Any:  # fmt: skip
     if store is not None and not isinstance(store, Path):
         text("store", store, "a path or URL")
     text("backend", backend, "the name of one, or 'auto'")
@@ -71,10 +119,9 @@ def run(
         if progress is not None:
             progress(Progress(0, 0, done, total))
 
-    views = wire_inputs(request_template(operation), inputs)
     return engine.run(
-        operation,
-        views,
+        computed,
+        wire_inputs(template, inputs),
         store=store,
         chunk_bytes=whole_number("chunk_bytes", chunk_bytes, 1),
         backend=backend,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, vectors
 from tests.support import strategies as ours
 from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy, OutOfMemoryError
+from tests.support.graph_cases import drawn_graph
 from tests.support.http_app import collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
@@ -29,7 +31,9 @@ from tensorpost_server.backends import CannotOpen, DeviceOptions, device_run
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda.backend import LOST, CudaBackend
 from tensorpost_server.backends.device_run import SMALLEST_PART
+from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.backends.timeline import Timeline
+from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
 from tensorpost_server.engine import Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
 from tensorpost_server.planning import OutputSlices, Plan, PlanStep, Stage, cut, make_plan
@@ -119,6 +123,25 @@ def test_any_tile(cupy: FakeCupy, call: tuple[Any, bytes], slice_bytes: int, at_
         CudaBackend(pinned_bytes=pinned),
         Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer)), slice_bytes, at_once=at_once,
     )  # fmt: skip
+
+
+def test_chunks_of_graphs_are_those_of_numpy_and_hold_no_memory(cupy: FakeCupy):
+    backend, count = CudaBackend(), 0
+    for seed in range(20):
+        case = drawn_graph(random.Random(f"chunks {seed}"), 6)
+        plan = make_plan(case.read(), 1 << 20)
+        blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
+        for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
+            sizes = slot.layout.sizes
+            chunks = Chunks(slot.layout, chunk_shape(sizes, slot.layout.data_type.item_size, 64))
+            for piece in map(chunks.piece, range(len(chunks))):
+                parts = [
+                    _GraphPart(device, plan, blocks).compute(ref, piece.box) for device in (backend, NumpyBackend())
+                ]
+                assert parts[0].tobytes() == parts[1].tobytes(), (seed, slot.name, piece)
+                count += 1
+    assert count > 100
+    assert cupy.pools[0].used == 0, "device memory is still held"
 
 
 def test_through_a_worker_with_page_locked_memory(cupy: FakeCupy):

@@ -6,18 +6,27 @@ What only a cluster shows (several nodes, one of them lost) is in test_ray.py.
 from __future__ import annotations
 
 import io
+import json
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from tests.support.graph_cases import drawn_graph
 
 from tensorpost import Progress, ProgressBar, distributed
 from tensorpost.onnx import OnnxNode
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
+from tensorpost_server.backends import load_backend
+from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
+from tensorpost_server.planning import make_plan
 
 X = np.arange(6 << 10, dtype=np.float32).reshape(6, 1024)
 TILE = OnnxNode.of("Tile", {"input": X, "repeats": [4, 1]}, opset=13)  # 96 KiB
@@ -98,3 +107,135 @@ def test_indices_out_of_bounds_are_refused_before_any_task(stores: dict[str, np.
     ):
         distributed.run(node, [X, indices], store="y", backend="numpy")
     assert not stores
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+# Of 24 KiB: means (24 bytes), which all of the rest needs, then 96 KiB that are made box by box.
+GRAPH: dict[str, Any] = {
+    "inputs": {"x": {"sizes": ["rows", 1024]}},
+    "constants": {"two": {"dtype": "F32", "shape": [], "data": [2]}},
+    "nodes": [
+        {"name": "means", "op_type": "ReduceMean", "inputs": {"data": "x", "axes": [1]}},
+        {"name": "wide", "op_type": "Resize", "inputs": {"X": "x", "sizes": [6, 4096]},
+         "attributes": {"mode": "nearest"}},
+        {"name": "half", "op_type": "Cast", "inputs": "wide", "attributes": {"to": "float16"}},
+        {"name": "float", "op_type": "Cast", "inputs": "half", "attributes": {"to": "float32"}},
+        {"name": "centred", "op_type": "Sub", "inputs": ["float", "means"]},
+        {"name": "twice", "op_type": "Mul", "inputs": ["centred", "two"]},
+    ],
+    "outputs": {"y": "twice", "means": "means", "w": "wide"},
+}  # fmt: skip
+
+
+def in_one_piece(device: Any, graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+    """The outputs by their names, as the service computes them with this backend."""
+    plan = make_plan(graph, 1 << 20)
+    run = device.start(plan, [np.ascontiguousarray(arrays[slot.name]).data.cast("B") for slot in plan.inputs])
+    found = {slot.name: b"" for slot in plan.outputs}
+    for index, piece in enumerate(plan.slices):
+        found[plan.outputs[piece.output].name] += run.compute(index)
+    return found
+
+
+def test_a_graph_is_written_output_by_output(stores: dict[str, np.ndarray[Any, Any]], tmp_path: Path) -> None:
+    x = X / 7
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(GRAPH))
+    calls = list[Progress]()
+    found = distributed.run_graph(
+        file, {"x": x}, store="s3://bucket/out/", chunk_bytes=20 << 10, backend="numpy", progress=calls.append
+    )
+
+    wide = np.repeat(x, 4, axis=1)  # round_prefer_floor of (i + 0.5) / 4 - 0.5 is i // 4
+    means = x.mean(axis=1, keepdims=True)
+    assert stores.keys() == {f"s3://bucket/out/{name}" for name in ("y", "means", "w")}
+    assert all(stores[f"s3://bucket/out/{name}"] is array for name, array in found.items())
+    np.testing.assert_array_equal(found["w"], wide)
+    np.testing.assert_allclose(found["means"], means, rtol=1e-6)
+    np.testing.assert_array_equal(found["y"], (wide.astype(np.float16).astype(np.float32) - found["means"]) * 2)
+    assert calls[-1] == Progress(0, 0, 2 * (96 << 10) + 24, 2 * (96 << 10) + 24)
+    assert len(calls) == 1 + 6 + 1 + 6
+
+
+def test_without_a_store_a_graph_gives_references_by_the_names_of_its_outputs(
+    stores: dict[str, np.ndarray[Any, Any]],
+) -> None:
+    found = distributed.run_graph(GRAPH, {"x": X}, chunk_bytes=48 << 10, backend="numpy")
+
+    assert [len(parts) for parts in found.values()] == [2, 1, 2]
+    assert [box for box, _ in found["w"]] == [((0, 3), (0, 4096)), ((3, 6), (0, 4096))]
+    np.testing.assert_array_equal(np.concatenate([ref() for _, ref in found["w"]]), np.repeat(X, 4, axis=1))
+    assert not stores
+
+
+def test_results_that_are_needed_whole_and_are_larger_than_a_chunk_are_refused_by_name(
+    stores: dict[str, np.ndarray[Any, Any]],
+) -> None:
+    last = {"name": "flat", "op_type": "Transpose", "inputs": "twice", "attributes": {"perm": [1, 0]}}
+    graph = {**GRAPH, "nodes": [*GRAPH["nodes"], last], "outputs": {"y": "flat"}}
+    with pytest.raises(InvalidParameter, match=r"node 'flat' needs all of 'twice' at once.*raise chunk_bytes, or run"):
+        distributed.run_graph(graph, {"x": X}, store="y", chunk_bytes=64 << 10, backend="numpy")
+    assert not stores
+
+    # Resize, the cast to float16 and the rest, 96 + 48 + 96 KiB and 24 bytes
+    found = distributed.run_graph(graph, {"x": X}, store="y", chunk_bytes=(240 << 10) + 24, backend="numpy")
+    whole = distributed.run_graph(GRAPH, {"x": X}, store="z", chunk_bytes=1 << 20, backend="numpy")
+    np.testing.assert_array_equal(found["y"], whole["y"].T)
+
+
+@pytest.mark.parametrize("name", ["../y", ".y", "a/b", "\u00e4"])
+def test_an_output_whose_name_no_store_has_is_refused(stores: dict[str, np.ndarray[Any, Any]], name: str) -> None:
+    graph = {**GRAPH, "outputs": {"means": "means", name: "twice"}}
+    with pytest.raises(InvalidParameter, match=r"rename it in outputs"):
+        distributed.run_graph(graph, {"x": X}, store="y", backend="numpy")
+    assert not stores
+
+
+def test_an_index_that_a_node_computes_is_checked_in_the_task(stores: dict[str, np.ndarray[Any, Any]]) -> None:
+    nodes = [
+        {"name": "far", "op_type": "Cast", "inputs": "i", "attributes": {"to": "int64"}},
+        {"name": "y", "op_type": "Gather", "inputs": ["x", "far"]},
+    ]
+    graph = {"inputs": {"x": {}, "i": {}}, "nodes": nodes, "outputs": {"y": "y"}}
+
+    def run(*indices: int) -> Any:
+        return distributed.run_graph(graph, {"x": X, "i": np.array(indices, np.int32)}, store="y", backend="numpy")
+
+    np.testing.assert_array_equal(run(5, 0)["y"], X[[5, 0]])
+    with pytest.raises(InvalidDescriptor, match=r"node 'y': indices\[1\] is 6"):
+        run(0, 6)
+
+
+def test_a_long_chain_of_which_each_node_reads_the_one_before_twice(stores: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Rounded to float16 after each node, none is fused: 2^600 additions if nothing were kept."""
+    nodes = [{"name": f"n{at}", "op_type": "Max", "inputs": [f"n{at - 1}" if at else "x"] * 2} for at in range(600)]
+    graph = {"inputs": {"x": {}}, "nodes": nodes, "outputs": {"y": "n599"}}
+    x = X.astype(np.float16)
+
+    found = distributed.run_graph(graph, {"x": x}, store="y", chunk_bytes=4 << 10, backend="numpy")
+
+    np.testing.assert_array_equal(found["y"], x)
+
+
+@pytest.mark.parametrize("name", ["numpy", "numba"])
+def test_boxes_of_random_graphs_are_those_of_the_whole(name: str) -> None:
+    try:
+        kind: Any = load_backend(name)
+        device = kind(threads=1)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"the backend {name} cannot be opened here: {error}")
+    several = 0
+    for seed in range(80):
+        case = drawn_graph(random.Random(f"distributed {seed}"), 7)
+        graph = case.read()
+        plan = make_plan(graph, 1 << 20)
+        blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
+        for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
+            layout, expected = slot.layout, in_one_piece(device, graph, case.inputs)[slot.name]
+            chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, 64))
+            several += len(chunks) > 1
+            for piece in map(chunks.piece, range(len(chunks))):
+                made = _GraphPart(device, plan, blocks).compute(ref, piece.box)
+                assert made.tobytes() == expected[piece.begin : piece.begin + piece.computed], (seed, slot.name, piece)
+    assert several > 40

@@ -70,10 +70,10 @@ class Echo:
         assert whole is not None
         assert whole.send(b"content-length: %d\r\n" % len(body), body.upper(), self.replay)
 
-    def replay(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
+    def replay(self, body: bytes, address: str | None) -> tuple[bytes, bytes, int] | None:
         self.replays += 1
         self.addresses.append(address)
-        return None if self.declines else (b"content-length: %d\r\n" % (len(body) + 2), b"[%b]" % body)
+        return None if self.declines else (b"content-length: %d\r\n" % (len(body) + 2), b"[%b]" % body, 1)
 
 
 @pytest.fixture(scope="module")

@@ -207,7 +207,7 @@ class DeviceRun:
                     array = self._inputs[len(self._plan.inputs) + index]
                 case NodeOutput(number, index):
                     array = self._tensors[number, index]
-            found.append(_as_operand(self._device.xp, array, layout))
+            found.append(as_operand(self._device.xp, array, layout))
         return found
 
     # ---- slices ------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class DeviceRun:
             self._memory.clear()
 
 
-def _as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
+def as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:
     """A tensor as a step reads it: with its own sizes, reshaped, by strides, or its bytes as another type.
 
     The layout reaches no byte beyond those of the array's elements: whatever reads graphs has checked it.

@@ -4,6 +4,7 @@ from ..planning import make_plan
 from .admission import Admission, Ticket
 from .pool import DeviceStatus, Pool
 from .stages import STAGES, Stages
+from .step_times import GraphRecord, StepTimes
 from .worker import InlineLimits, QueueSlot, Worker
 from .worker_threads import WorkerThreads
 
@@ -11,10 +12,12 @@ __all__ = [
     "STAGES",
     "Admission",
     "DeviceStatus",
+    "GraphRecord",
     "InlineLimits",
     "Pool",
     "QueueSlot",
     "Stages",
+    "StepTimes",
     "Ticket",
     "Worker",
     "WorkerThreads",

@@ -25,6 +25,7 @@ from ..backends.timeline import Timeline
 from ..forms.base import stoppable
 from ..planning import Plan
 from .cost import CostMeter
+from .step_times import StepTimes, TimedRun
 from .worker_threads import Calls, WorkerThreads
 
 T = TypeVar("T")
@@ -165,10 +166,14 @@ class Worker:
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
-    def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+    def run_now(
+        self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", steps: StepTimes | None = None
+    ) -> bytes:
         """The bytes `head`, then the whole output of a small plan, computed on the caller's thread."""
         plan.check_indices(inputs)
         run = self.backend.start(plan, inputs)
+        if steps is not None:
+            run = TimedRun(run, plan, steps)
         try:
             if plan.slices.whole is not None and plan.outputs[0].layout.packed:
                 return b"".join((head, run.compute(0)))
@@ -183,7 +188,7 @@ class Worker:
 
     async def run_once(
         self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "",
-        timeline: Timeline | None = None,
+        timeline: Timeline | None = None, steps: StepTimes | None = None,
     ) -> bytes:  # fmt: skip
         """`run_now` on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
@@ -193,12 +198,13 @@ class Worker:
             head: bytes to begin the result with.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
+            steps: takes note of the times of a graph's steps, if given.
         """
         calls, stop = self._threads.open(caller, small=True), threading.Event()
         run_now = self.run_now if timeline is None else timeline.timed("kernel", self.run_now)
         try:
             running = self._threads.submit(
-                calls, self._cost(plan), self._watched, self._until, stop, run_now, plan, inputs, head
+                calls, self._cost(plan), self._watched, self._until, stop, run_now, plan, inputs, head, steps
             )
             try:
                 return await asyncio.wrap_future(running)
@@ -211,7 +217,8 @@ class Worker:
 
     async def run(
         self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], *, caller: str = "",
-        timeline: Timeline | None = None, targets: Sequence[DeviceMemory | None] | None = None,
+        timeline: Timeline | None = None, steps: StepTimes | None = None,
+        targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The output's bytes in order, computed while earlier ones are being sent.
 
@@ -223,11 +230,14 @@ class Worker:
             inputs: bytes of the plan's inputs, in binding order; those of indices are in host memory.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
+            steps: takes note of the times of a graph's steps, if given.
             targets: see `SharingBackend.start`.
         """
         calls = self._threads.open(caller)
         try:
             run = await self._start(calls, plan, inputs, targets, timeline)
+            if steps is not None:
+                run = TimedRun(run, plan, steps)
         except BaseException:
             self._threads.close(calls)
             raise

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, SharingBackend
-from ..engine import QueueSlot, Stages, Ticket, Worker
+from ..engine import QueueSlot, Stages, StepTimes, Ticket, Worker
 from ..planning import Plan
-from .access.access_control import QUOTA, ByteQuota
+from .access.access_control import QUOTA, RequestQuota
 from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
 from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
@@ -69,7 +69,7 @@ class Execution:
         self._service, self._scope, self._fields, self._wire = service, scope, fields, wire
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
-        self._quota: ByteQuota | None = scope.get(QUOTA)
+        self._quota: RequestQuota | None = scope.get(QUOTA)
         self.settings, self.query = service.settings, scope["query_string"].decode("latin-1")
         self.parsing = CallerThreads(service.parsing, self._caller)
         self.slow_threads = CallerThreads(service.slow_threads, self._caller)
@@ -159,6 +159,10 @@ class Execution:
         self._observation.operator = await self._wire.open(self.slow_threads) or self._observation.operator
         key = RequestKey(self._wire.key, format_, self._scope["query_string"], length)
         prepared, call = await self._prepare(key, stages)
+        if prepared.plan.is_graph:
+            self._observation.steps = StepTimes(prepared.plan)
+            if self._quota is not None:
+                self._quota.compute_nodes(len(prepared.plan.graph.nodes))
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
@@ -179,7 +183,8 @@ class Execution:
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline:
-            await sender.whole(*prepared.respond_now(worker, _in_host_memory(inputs), head))
+            whole = prepared.respond_now(worker, _in_host_memory(inputs), head, self._observation.steps)
+            await sender.whole(*whole)
             return
         self.watch.start()
         while True:
@@ -305,11 +310,12 @@ class Execution:
                 head = prepared.heads[worker] = answer.head(plan, worker)
             if head.inline:
                 # The first time, backends make tables and compile, which may take long, so a thread does it.
-                trace = self._observation.trace
-                timeline = None if trace is None else trace.timeline
+                observation = self._observation
+                timeline = None if observation.trace is None else observation.trace.timeline
                 body = await worker.run_once(
-                    plan, _in_host_memory(inputs), head.body_head, caller=self._caller, timeline=timeline
-                )
+                    plan, _in_host_memory(inputs), head.body_head, caller=self._caller, timeline=timeline,
+                    steps=observation.steps,
+                )  # fmt: skip
                 await sender.whole(head, body)
             else:
                 await sender.stream(head, self._slices(prepared, worker, inputs))
@@ -396,9 +402,11 @@ class Execution:
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The outputs' bytes, computed while earlier ones are being sent."""
-        trace = self._observation.trace
-        timeline = None if trace is None else trace.timeline
-        slices = worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, targets=targets)
+        observation = self._observation
+        timeline = None if observation.trace is None else observation.trace.timeline
+        slices = worker.run(
+            prepared.plan, inputs, caller=self._caller, timeline=timeline, steps=observation.steps, targets=targets
+        )
         return slices if prepared.timeout is None else self._without_limit(slices)
 
     async def _without_limit(self, slices: AsyncGenerator[memoryview]) -> AsyncGenerator[memoryview]:

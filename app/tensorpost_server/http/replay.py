@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from tensorpost.values.problems import TensorpostError
 
-from ..engine import Stages
+from ..engine import Stages, StepTimes
 from .caller_address import FORWARDED_FOR
 from .calls.prepared_call import RequestKey, received_tensors
 from .headers import header_fields, request_id
@@ -42,12 +42,13 @@ class Replay:
         self._forwarded = None if self._proxies is None else header_fields(scope["headers"]).get(FORWARDED_FOR)
         self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
-    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
+    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes, int] | None:
         """Compute the response to a request with this body.
 
         Returns:
-            The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
-            cannot be answered with 200 now; nothing has changed then, and the application has the right answer.
+            The lines of the response's header fields, its body, and how many nodes were computed. None if the call is
+            not in the cache, not small, or cannot be answered with 200 now; nothing has changed then, and the
+            application has the right answer.
         """
         service, key, stages = self._service, self._key, Stages()
         length = key.format.head_length(body)
@@ -70,7 +71,8 @@ class Replay:
             stages.done("admit")
             inputs = [memory[index] for index in prepared.order]
             stages.done("receive")
-            head, output = prepared.respond_now(worker, inputs, head)
+            steps = StepTimes(prepared.plan) if prepared.plan.is_graph else None
+            head, output = prepared.respond_now(worker, inputs, head, steps)
         except (TensorpostError, MemoryError):
             return None  # the application meets the same error, and answers it
         stages.done("compute")
@@ -82,7 +84,7 @@ class Replay:
             record = RequestRecord(
                 time.time(), id_, self._key_name or address or "local", "POST", self._path, plan.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
-                plan.opset_version,
+                plan.opset_version, None if steps is None else steps.record(every_step=False),
             )  # fmt: skip
             service.records.add(record)
-        return head.lines + changing_field_lines(id_, stages), output
+        return head.lines + changing_field_lines(id_, stages), output, len(prepared.plan.graph.nodes)

@@ -43,11 +43,20 @@ class GraphRequest(NamedTuple):
         template: its outputs, and what its body begins with.
         body: the arrays of its inputs, which follow; or the picture that is the whole body.
         document: the graph as JSON text.
+        graph: the graph, for these inputs.
     """
 
     template: RequestTemplate
     body: dict[str, NDArray[Any]] | EncodedImage
     document: str
+    graph: Graph
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the graph's inputs; a picture is decoded."""
+        if isinstance(self.body, dict):
+            return self.body
+        return {self.template.inputs[0].name: self.body.decode()[np.newaxis]}
 
 
 def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
@@ -94,7 +103,7 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
             raise InvalidDescriptor.of([Violation("data-type-unsupported", (slot.name,), message)])
     head = encode_head([(slot.name, *wire_form(slot)) for slot in read.inputs], {"graph": text})
     template = RequestTemplate("the graph", "/v1/graphs", read.inputs, read.output_slots, head)
-    return GraphRequest(template, body, text)
+    return GraphRequest(template, body, text, read)
 
 
 def _input(name: str, value: object) -> NDArray[Any] | EncodedImage:
@@ -211,8 +220,4 @@ def from_dml_graph(graph: GraphDocument) -> dict[str, Any]:
 
 def read_for(graph: GraphDocument, inputs: GraphInputs | None) -> Graph:
     """The graph for some inputs, or for those that it declares."""
-    document = graph_document(graph)
-    if inputs is None:
-        return read_graph(document, None)
-    sent = {slot.name: slot.layout for slot in graph_request(document, inputs).template.inputs}
-    return read_graph(document, sent)
+    return read_graph(graph_document(graph), None) if inputs is None else graph_request(graph, inputs).graph

@@ -34,7 +34,7 @@ CALLER = "tensorpost.caller"
 """The key of the caller's name in the ASGI scope."""
 
 QUOTA = "tensorpost.quota"
-"""The key of the request's `ByteQuota` in the ASGI scope, if its key has a quota of bytes."""
+"""The key of the request's `RequestQuota` in the ASGI scope, if its key has quotas."""
 
 OPEN_PATHS = PLAYGROUND_PATHS | {"/v2/health/live", "/v2/health/ready"}
 """Paths that are answered without a key: what load balancers and containers ask, and a page to enter a key on."""
@@ -102,9 +102,9 @@ class _Grant:
             limits.append(f"{key.bytes_per_minute:,} bytes of bodies")
         return f"{' and '.join(limits)} a minute"
 
-    def take_request(self) -> None:
+    def take_requests(self, count: int) -> None:
         if self.requests is not None:
-            self.requests.take(1)
+            self.requests.take(count)
 
     def take_bytes(self, count: int) -> None:
         if self.bytes is not None:
@@ -118,23 +118,32 @@ class _Grant:
         )
 
 
-class ByteQuota:
-    """What one request takes of its key's quota of bytes.
+class RequestQuota:
+    """What one request takes of its key's quotas.
 
     A response's bytes are reserved before they are computed, so of any number of requests at once no more than one may
     exceed the quota. What it then takes differently is corrected.
     """
 
-    __slots__ = ("_bucket", "_grant", "_reserved", "_taken")
+    __slots__ = ("_grant", "_reserved", "_taken")
 
-    def __init__(self, grant: _Grant, bucket: TokenBucket) -> None:
-        self._grant, self._bucket = grant, bucket
+    def __init__(self, grant: _Grant) -> None:
+        self._grant = grant
         self._taken = self._reserved = 0
+
+    def compute_nodes(self, count: int) -> None:
+        """Take a request for each node of a graph; `AccessControl.admit` has taken the first.
+
+        Raises:
+            QuotaExceeded: other requests have used up the quota meanwhile.
+        """
+        self._check(self._grant.requests, 1)
+        self._grant.take_requests(count - 1)
 
     def announced(self, count: int) -> None:
         """Take the announced bytes of the body."""
         self._taken += count
-        self._bucket.take(count)
+        self._grant.take_bytes(count)
 
     def received(self, count: int) -> None:
         """Take bytes of the body that nothing announced.
@@ -142,7 +151,7 @@ class ByteQuota:
         Raises:
             QuotaExceeded: other requests have used up the quota meanwhile.
         """
-        self._check()
+        self._check(self._grant.bytes, self._taken)
         self.announced(count)
 
     def reserve(self, count: int) -> None:
@@ -151,7 +160,7 @@ class ByteQuota:
         Raises:
             QuotaExceeded: other requests have used up the quota meanwhile.
         """
-        self._check()
+        self._check(self._grant.bytes, self._taken)
         self._reserved += count
         self.announced(count)
 
@@ -163,12 +172,12 @@ class ByteQuota:
 
     def end(self) -> None:
         """Give back what is reserved and was not sent; the request has ended."""
-        self._bucket.take(-self._reserved)
+        self._grant.take_bytes(-self._reserved)
         self._reserved = 0
 
-    def _check(self) -> None:
+    def _check(self, bucket: TokenBucket | None, taken: int) -> None:
         now = time.monotonic()
-        if seconds := self._bucket.wait(now, self._taken):
+        if bucket is not None and (seconds := bucket.wait(now, taken)):
             raise self._grant.exceeded(now, seconds)
 
 
@@ -221,12 +230,14 @@ class AccessControl:
         hash_, grant = self._presented(fields, now)
         scope[CALLER] = grant.key.name
         _check(grant, scope["method"], path, now)
-        grant.take_request()
-        quota = None if grant.bytes is None else ByteQuota(grant, grant.bytes)
+        grant.take_requests(1)
+        quota = None if grant.bytes is grant.requests is None else RequestQuota(grant)
         self._guard(hash_, quota, scope)
         if quota is None:
             return receive, send
         scope[QUOTA] = quota
+        if grant.bytes is None:
+            return receive, send
         length = fields.get(b"content-length", b"0")
         # A body above the limit is refused before it is read, so it does not count as a whole.
         quota.announced(min(int(length), self._settings.max_body_bytes) if length.isdigit() and len(length) < 20 else 0)
@@ -292,7 +303,7 @@ class AccessControl:
             for key in keys
         }
 
-    def _guard(self, hash_: str, quota: ByteQuota | None, scope: Scope) -> None:
+    def _guard(self, hash_: str, quota: RequestQuota | None, scope: Scope) -> None:
         """Let the server's extension count the response and guard its replays."""
         extensions: MutableMapping[str, Any] | None = scope.get("extensions")
         extension = extensions.get(WHOLE_MESSAGES) if extensions else None
@@ -302,7 +313,7 @@ class AccessControl:
             extensions[WHOLE_MESSAGES] = {"whole_messages": guarded}
 
     def _send_whole(
-        self, send: SendWhole, hash_: str, quota: ByteQuota | None, lines: bytes, body: bytes,
+        self, send: SendWhole, hash_: str, quota: RequestQuota | None, lines: bytes, body: bytes,
         replay: ReplayFunction | None = None,
     ) -> bool:  # fmt: skip
         if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
@@ -313,7 +324,7 @@ class AccessControl:
 
     def _replay(
         self, replay: ReplayFunction, hash_: str, body: bytes, address: str | None
-    ) -> tuple[bytes, bytes] | None:
+    ) -> tuple[bytes, bytes, int] | None:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
         now = time.monotonic()
         grant = self._current(hash_, now)
@@ -321,7 +332,7 @@ class AccessControl:
             return None
         response = replay(body, address)
         if response is not None:
-            grant.take_request()
+            grant.take_requests(response[2])
             grant.take_bytes(len(body) + len(response[1]))
         return response
 
@@ -370,14 +381,14 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
     return None if method in ("GET", "HEAD") else "run"
 
 
-async def _receive_counted(quota: ByteQuota, receive: Receive) -> Message:
+async def _receive_counted(quota: RequestQuota, receive: Receive) -> Message:
     message = await receive()
     if message["type"] == "http.request":
         quota.received(len(message.get("body", b"")))
     return message
 
 
-async def _send_counted(quota: ByteQuota, send: Send, message: Message) -> None:
+async def _send_counted(quota: RequestQuota, send: Send, message: Message) -> None:
     if message["type"] == "http.response.body":
         quota.sent(len(message.get("body", b"")))
     await send(message)

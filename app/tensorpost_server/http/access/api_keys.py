@@ -46,7 +46,8 @@ class ApiKey(BaseModel):
         scopes: `run` computes, `admin` reads what is about other callers.
         created: time at which it was made.
         expires: time from which it is refused; None for never.
-        requests_per_minute: its rate; None for any. A minute's worth may come at once.
+        requests_per_minute: its rate; None for any. A minute's worth may come at once. A graph
+            counts as many as it has nodes.
         bytes_per_minute: limit of request and response bodies together; None for any. A request begins while something
             is left, and what it takes beyond that is waited for by the next one.
     """

@@ -20,7 +20,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation
 from tensorpost.values.problems import LimitExceeded
 
-from ...engine import Worker
+from ...engine import StepTimes, Worker
 from ...planning import Plan, make_plan
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
@@ -67,12 +67,12 @@ class PreparedCall:
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
-        self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead
+        self, worker: Worker, inputs: Sequence[memoryview], head: PreparedHead, steps: StepTimes | None
     ) -> tuple[PreparedHead, bytes]:
         """The answer, computed on the caller's thread."""
         if self.answer.streams:
-            return head, worker.run_now(self.plan, inputs, head.body_head)
-        data, outputs = worker.run_now(self.plan, inputs), list[bytes]()
+            return head, worker.run_now(self.plan, inputs, head.body_head, steps)
+        data, outputs = worker.run_now(self.plan, inputs, b"", steps), list[bytes]()
         for slot in self.plan.outputs:
             size = slot.layout.size_in_bytes
             outputs.append(data[:size])
@@ -93,6 +93,8 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
         NotAcceptable: the answer cannot hold the outputs.
     """
     graph = call.graph if call.strings is None else Graph.of(numbers_node(call.strings.node))
+    if graph.constants:
+        check_constants(graph, settings)
     plan = make_plan(graph, settings.slice_bytes)
     _check_limits(plan, settings)
     call.answer.check(plan, settings)
@@ -109,6 +111,17 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     )
 
 
+def check_constants(graph: Graph, settings: Settings) -> None:
+    """Refuse constants that are too large, before anything is planned.
+
+    Raises:
+        LimitExceeded: they are.
+    """
+    size, most = sum([len(data) for _, data in graph.constants]), settings.max_graph_constant_bytes
+    if size > most:
+        raise LimitExceeded.of("the size of the graph's constants", size, most, "TENSORPOST_MAX_GRAPH_CONSTANT_BYTES")
+
+
 def _check_limits(plan: Plan, settings: Settings) -> None:
     """Refuse outputs that are too large, or too much work."""
     if plan.output_bytes > settings.max_output_bytes:
@@ -123,7 +136,8 @@ def _check_limits(plan: Plan, settings: Settings) -> None:
 
 def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
     """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`)."""
-    return received_bytes + decoding_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
+    sent_bytes = received_bytes + decoding_bytes + plan.constant_bytes
+    return sent_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
 
 
 def slices_bytes(plan: Plan, settings: Settings) -> int:

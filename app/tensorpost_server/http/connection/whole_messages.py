@@ -21,9 +21,9 @@ WHOLE_MESSAGES = "tensorpost.whole_messages"
 _FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(rb"[\x20-\x7e\x80-\xff\t]*")
 
-ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes] | None]
+ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes, int] | None]
 """Answers a body, from this peer's address (None on a Unix socket), with the header lines and the body of a response
-200; None to let the application answer."""
+200, and how many requests of its key's quota it counts as; None to let the application answer."""
 
 
 class SendWhole(Protocol):

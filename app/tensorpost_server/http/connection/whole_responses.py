@@ -31,7 +31,7 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
         response = known[0](body, address)
         if response is None:
             return False
-        transport.write(_whole_response(default_headers, *response))
+        transport.write(_whole_response(default_headers, response[0], response[1]))
         return True
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from ...engine import GraphRecord
 from ..headers import SECRET
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
@@ -40,12 +41,13 @@ def _printable(text: str) -> str:
 
 def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
-    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version = record
+    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version, graph = record
     stages, seconds = record.stages, record.seconds
     known = _members(caller, method, path[:_MOST_READ], operator, version, backend, status, reason)
     took = _stages_format(tuple(stages)) % tuple(stages.values())
+    in_graph = "" if graph is None else "".join([f',"{name}":{json.dumps(each)}' for name, each in _of_graph(graph)])
     return (
-        f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
+        f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known}{in_graph},"bytes_in":{received},'
         f'"bytes_out":{sent},"ms":{seconds * 1e3:.3f},"stages_ms":{{{took}}}}}\n'
     )
 
@@ -60,6 +62,15 @@ def _members(
     members = {name: None if text is None else printable(text) for name, text in texts.items()}
     others = {"opset_version": opset_version, "status": status, "reason": reason}
     return json.dumps({**members, **others}, separators=(",", ":"))[1:-1]
+
+
+def _of_graph(graph: GraphRecord) -> list[tuple[str, str | int | float]]:
+    """The members that only graphs have."""
+    found: list[tuple[str, str | int | float]] = [("nodes", graph.nodes)]
+    if graph.slowest is not None:
+        found.append(("slowest_node", printable(graph.slowest.node)))
+        found.append(("slowest_node_ms", round(graph.slowest.phase.busy / 1e6, 3)))
+    return found
 
 
 @lru_cache(64)
@@ -79,6 +90,8 @@ def console_line(record: RequestRecord) -> str:
     ):
         if value is not None:
             parts.append(f"{name}={printable(value)}")
+    if record.graph is not None:
+        parts += [f"{name}={value}" for name, value in _of_graph(record.graph)]
     parts.append(f"in={record.received_bytes} out={record.sent_bytes} ms={record.seconds * 1e3:.3f}")
     parts += [f"{name}={took:.3f}" for name, took in record.stages.items()]
     return " ".join([*parts, f"id={record.id}\n"])

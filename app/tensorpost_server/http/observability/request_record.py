@@ -18,6 +18,7 @@ from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.values.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
 
 from ...backends.timeline import Timeline
+from ...engine import GraphRecord, StepTimes
 
 CLIENT_DISCONNECTED = "client-disconnected"
 """The reason of a request whose caller closed the connection before its response was complete."""
@@ -57,6 +58,7 @@ class RequestRecord(NamedTuple):
         seconds: time from its head to the end of its response.
         trace: what its spans need beside that; None where traces are off, and for a replayed call.
         opset_version: see `Operation.opset_version`; None too if the call was refused before it was planned.
+        graph: the nodes of a graph, and how long its steps took; None if it was no graph, or not planned.
     """
 
     ended: float
@@ -75,6 +77,7 @@ class RequestRecord(NamedTuple):
     seconds: float
     trace: RequestTrace | None = None
     opset_version: int | None = None
+    graph: GraphRecord | None = None
 
 
 class RequestTrace(NamedTuple):
@@ -113,12 +116,13 @@ def operator_name(dialect: str, sent: str) -> str | None:
 class Observation:
     """What is known so far of a request that the application answers.
 
-    Attributes are the members of `RequestRecord` that become known one after the other.
+    Attributes are the members of `RequestRecord` that become known one after the other, and `steps`, which takes the
+    times of a graph that was planned.
     """
 
     __slots__ = (
         "_begin", "_id", "backend", "operator", "opset_version", "reason", "received_bytes", "sent_bytes", "slices",
-        "stages", "status", "trace",
+        "stages", "status", "steps", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
@@ -133,6 +137,7 @@ class Observation:
         self.received_bytes = self.sent_bytes = self.slices = 0
         self.stages = _NO_STAGES
         self.trace: RequestTrace | None = None
+        self.steps: StepTimes | None = None
 
     def sending(self, message: MutableMapping[str, Any]) -> None:
         """Take note of an ASGI message that is about to be sent."""
@@ -148,6 +153,7 @@ class Observation:
             time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
             self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
             time.perf_counter() - self._begin, self.trace, self.opset_version,
+            None if self.steps is None else self.steps.record(every_step=self.trace is not None),
         )  # fmt: skip
 
 

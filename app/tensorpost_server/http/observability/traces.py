@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter
 
+from ...backends.timeline import Phase
 from ...settings import setting_variable
 from .access_log import printable
 from .batch_thread import BatchThread
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 _ROUTES = ("/v1/operators", "/v1/onnx")
+_GRAPHS = "/v1/graphs"
 _ONLY = {
     "OTEL_TRACES_EXPORTER": "otlp",
     "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -41,7 +43,7 @@ class SpanTimes(NamedTuple):
     name: str
     begin: int
     end: int
-    attributes: Mapping[str, int | float]
+    attributes: Mapping[str, str | int | float]
 
 
 class Traces:
@@ -131,7 +133,10 @@ class Traces:
 
 
 def child_spans(record: RequestRecord) -> Iterator[SpanTimes]:
-    """The spans below a request's: its stages, the phases of its run instead of the stage `compute`, and `send`."""
+    """The spans below a request's: its stages, the phases of its run instead of the stage `compute`, and `send`.
+
+    A graph has one for each step that was computed, named after the operator: there are few, unlike names of nodes.
+    """
     end = round(record.ended * 1e9)
     at = end - round(record.seconds * 1e9) if record.trace is None else record.trace.timeline.begin
     phases = {} if record.trace is None else record.trace.timeline.phases
@@ -142,14 +147,23 @@ def child_spans(record: RequestRecord) -> Iterator[SpanTimes]:
         elif not phases:  # on the event loop's thread
             yield SpanTimes("kernel", begin, at, {})
     for name, phase in phases.items():
-        attributes = {"tensorpost.busy_seconds": phase.busy / 1e9, "tensorpost.parts": phase.parts}
-        yield SpanTimes(name, phase.begin, phase.end, attributes)
+        yield _phase_span(name, phase, {})
+    for step in () if record.graph is None else record.graph.steps:
+        attributes = {"tensorpost.node": printable(step.node), "tensorpost.operator": step.operator}
+        yield _phase_span(f"step {step.operator}", step.phase, attributes)
     if phases and "compute" in record.stages:
         yield SpanTimes("send", at, end, {})
 
 
+def _phase_span(name: str, phase: Phase, attributes: Mapping[str, str]) -> SpanTimes:
+    times = {"tensorpost.busy_seconds": phase.busy / 1e9, "tensorpost.parts": phase.parts}
+    return SpanTimes(name, phase.begin, phase.end, {**attributes, **times})
+
+
 def _route(record: RequestRecord) -> str | None:
     """The path with `{operator}` in the place of a name, so that there are few; None for what is not a call."""
+    if record.path.endswith(_GRAPHS) and record.operator is not None:
+        return _GRAPHS
     base = record.path.rpartition("/")[0]
     prefix = next((route for route in _ROUTES if base.endswith(route)), None)
     return f"{prefix}/{{operator}}" if prefix is not None and record.operator is not None else None

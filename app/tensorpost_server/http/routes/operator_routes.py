@@ -23,7 +23,7 @@ from ...planning import Plan, make_plan
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
-from ..calls.prepared_call import slices_bytes
+from ..calls.prepared_call import check_constants, slices_bytes
 from ..documents import examples
 from ..documents.conformance import conformance_of
 from ..headers import FRAMING, Framing, content_length, header_fields
@@ -193,14 +193,18 @@ _VALIDATE_OPENAPI = {
 async def validate(request: Request) -> JsonDocument:
     """The verdict, every violation, the bytes and cost of the call, the output's description, the lowest feature level.
 
-    `cost` is about what the call would take on the device that would be chosen now: seconds of computing, and bytes of
-    memory. It is null for a document that is not valid.
+    `cost` is about what the call would take on the device that would be chosen now: `work` counts the elements that are
+    read and combined, `seconds` are those of computing, `memory_bytes` is what is reserved before the body is read:
+    inputs and constants, results that are computed in full before the answer begins, as those between the nodes of a
+    graph (`held_bytes`, the most that they take at a time), what is being computed, and parts of the answer that wait
+    to be sent. It is null for a document that is not valid.
 
     The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
     that level can express it, and `warnings` what other implementations answer differently. A graph is the document of
-    `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes. The answer is
-    200 whether the document is valid or not; 4xx means that the question itself could not be read.
+    `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes, with
+    their bytes. The answer is 200 whether the document is valid or not; 4xx means that the question itself could not be
+    read, or that the document is too large.
     """
     service = service_of(request)
     sent = read_query(request.url.query)
@@ -229,7 +233,7 @@ async def validate(request: Request) -> JsonDocument:
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         operation: Operation | Graph | None
-        if _has(document, "nodes"):
+        if _has(document, "nodes") or _has(document, "Nodes"):
             most = settings.max_graph_nodes
             verdict, operation = await slow_threads.run(True, _graph_verdict, level, document, most)
         elif _has(document, "op_type"):
@@ -239,6 +243,8 @@ async def validate(request: Request) -> JsonDocument:
         cost = None
         if operation is not None and verdict["valid"]:
             is_graph = isinstance(operation, Graph)
+            if isinstance(operation, Graph):
+                check_constants(operation, settings)
             planning = slow_threads if is_graph else threads
             plan = await planning.run(large or is_graph, make_plan, operation, settings.slice_bytes)
             cost = await planning.run(is_graph, _cost, service, plan)
@@ -261,6 +267,7 @@ def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
         "work": plan.work,
         "seconds": float(f"{seconds:.2g}"),
         "memory_bytes": memory,
+        "held_bytes": plan.held_bytes,
         "summary": f"this would take about {_in_units(seconds, _TIMES)} and {_in_units(memory, _SIZES, digits=3)}",
     }
 
