@@ -140,7 +140,7 @@ def test_a_head_answers_for_itself_only(runner: asyncio.Runner, later: bool):
         lines = b"content-length: %d\r\n" % len(path)
         whole = whole_messages(scope)
         assert whole is not None
-        assert whole.send(lines, path, lambda _body, _address: (lines, path))
+        assert whole.send(lines, path, lambda _body, _address: (lines, path, 1))
 
     async def run() -> None:
         state = ServerState()
