@@ -18,7 +18,7 @@ from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.problems import OutOfDeviceMemory
 
-from ..forms.base import extents
+from ..forms.base import extents, go_on
 from ..planning import OutputSlice, Plan, PlanStep, Stage, cut
 from .base import DeviceMemory, plain_memory
 
@@ -190,6 +190,7 @@ class DeviceRun:
         assert self._lock is not None
         with self._lock:  # other slices wait for it
             for stage in range(self._ended, len(self._plan.stages)):
+                go_on()
                 for part in range(self.parts(stage)):
                     self.prepare(stage, part)
                 self.finish(stage)

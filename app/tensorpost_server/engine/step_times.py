@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from ..backends import Run
 from ..backends.timeline import Phase
-from ..forms.base import ComputedSeconds
+from ..forms.base import ComputedSeconds, go_on
 from ..planning import Plan
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class StepTimes:
 
     def timed(self, step: int, call: Callable[..., T], *args: int) -> T:
         """Call what computes a part of a step, and record how long it takes, also if it raises."""
-        begin, computed = time.perf_counter_ns(), ComputedSeconds(_go_on)
+        begin, computed = time.perf_counter_ns(), ComputedSeconds(_check_nothing)
         try:
             return call(*args)
         finally:
@@ -121,6 +121,7 @@ class TimedRun:
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`. A slice of a stage is a copy, which is no time of its step."""
         for stage in range(self._ended, len(self._plan.stages)):  # of a small plan, on one thread
+            go_on()
             for part in range(self.parts(stage)):
                 self.prepare(stage, part)
             self.finish(stage)
@@ -130,5 +131,5 @@ class TimedRun:
         return self._times.timed(step, self._run.compute, index)
 
 
-def _go_on(_seconds: float) -> None:
+def _check_nothing(_seconds: float) -> None:
     """Check nothing: how long a request may compute, others check."""

@@ -255,6 +255,7 @@ class Worker:
             work = plan.work
             # Those of a small plan are computed with its first slice: switching threads takes longer than each of them.
             stages = plan.stages if plan.work > _SMALL_WORK else ()
+            slices_ahead = self.slices_ahead if len(stages) == len(plan.stages) else 0
             for stage, what in enumerate(stages):
                 count = run.parts(stage)
                 work -= what.work if count else 0
@@ -274,7 +275,7 @@ class Worker:
                     run.finish(stage)
             asked, count = 0, len(plan.slices)
             for index, piece in enumerate(plan.slices):
-                while asked < min(count, index + 1 + self.slices_ahead):
+                while asked < min(count, index + 1 + slices_ahead):
                     submit(work // count, run.compute, asked)
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
