@@ -15,6 +15,7 @@ from ..servers import ROOT
 from .attacks import ATTACKS, attacks
 from .callers import callers
 from .finding import Finding
+from .graph_fuzz import graph_fuzz
 from .grpc_fuzz import grpc_attacks
 from .lifecycle import lifecycle
 from .limits import limits
@@ -36,6 +37,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attack suites": (60, attack_suites),
     "parsers": (60, parsers),
     "operator fuzz": (50, operator_fuzz),
+    "graph fuzz": (75, graph_fuzz),
     "pictures": (60, picture_fuzz),
     "callers": (20, callers),
     "limits": (30, limits),

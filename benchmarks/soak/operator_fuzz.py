@@ -60,13 +60,13 @@ def operator_fuzz(seconds: float) -> Iterator[Finding]:
         begin = time.monotonic()
         jobs = [partial(some, server.port, count // PROCESSES, seed) for seed in range(PROCESSES)]
         outcomes, wrong = Counter[str](), list[str]()
-        for found in in_processes(jobs, lambda: samples.append(_resident(server.process))):
+        for found in in_processes(jobs, lambda: samples.append(resident_bytes(server.process))):
             outcomes += found[0]
             wrong += found[1]
         took = time.monotonic() - begin
-        alive = _answers(server.port)
+        alive = is_alive(server.port)
         left = settled(server.port) if alive else {}
-        now = _resident(server.process)
+        now = resident_bytes(server.process)
     after_third = samples[len(samples) // 3] if samples else now
     judged = count >= LEAST_FOR_GROWTH
     memory = f"resident {after_third / MIB:.0f} MiB after a third, {now / MIB:.0f} at the end"
@@ -79,14 +79,14 @@ def operator_fuzz(seconds: float) -> Iterator[Finding]:
     yield Finding(done, "; ".join([f"{seen}; {took:.0f} s", *wrong[:5]]), holds)
 
 
-def _resident(process: int) -> int:
+def resident_bytes(process: int) -> int:
     try:
         return resident(process)
     except (OSError, RuntimeError):  # it has ended, which the outcome says
         return 0
 
 
-def _answers(port: int) -> bool:
+def is_alive(port: int) -> bool:
     try:
         return ask(port, LIVE).status == 200
     except (OSError, EOFError):

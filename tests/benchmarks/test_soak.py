@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from benchmarks.soak import attacks, lifecycle, mixed, operator_fuzz, picture_fuzz
+from benchmarks.soak import attacks, graph_fuzz, lifecycle, mixed, operator_fuzz, picture_fuzz
 from benchmarks.soak.finding import Finding, Latency, settled
 from tests.conformance.wire import requests
 from tests.support.http_app import request_bytes, serving
@@ -60,6 +60,16 @@ def test_latencies_are_judged_against_those_alone() -> None:
     assert Latency([0.049] * 100, [0.0119] * 100).holds_beside(alone)
     assert not Latency([0.051] * 100, [0.004] * 100).holds_beside(alone)
     assert not Latency([0.001] * 100, [0.0121] * 100).holds_beside(alone)
+
+
+def test_drawn_and_broken_graphs_are_answered_or_refused() -> None:
+    with serving() as server:
+        outcomes, wrong = graph_fuzz.some(server.port, 120, 0)
+        assert not settled(server.port)
+
+    assert wrong == []
+    assert outcomes["compared"] > 5
+    assert outcomes["broken 422"] > 20
 
 
 def test_operators_with_hostile_data_are_answered_or_refused() -> None:
