@@ -12,19 +12,19 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 from tests.conformance.test_graphs import node_by_node, without_nan
-from tests.support.graph_cases import BREAKS, GraphCase, drawn_graph, drawn_photograph
+from tests.support.graph_cases import BREAKS, GraphCase, drawn_graph, drawn_photograph, layouts_of
 from tests.support.http_app import PATIENCE, Wire, request_bytes, split_frame
 
 from tensorpost import to_dml_graph
 from tensorpost.bodies.frame import MEDIA_TYPE, encode_head
-from tensorpost.graphs.graph_document import input_names
+from tensorpost.graphs.graph_document import input_names, read_graph
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -92,7 +92,7 @@ def some(port: int, count: int, seed: int) -> tuple[Counter[str], list[str]]:
             if not trouble and not is_broken and answer.status == 200 and backend == "numpy":
                 if chance.random() < COMPARED:
                     outcomes["compared"] += 1
-                    trouble = _different(case, answer.body)
+                    trouble = _different(case, document, answer.body)
             elif not trouble and answer.status == 422 and not json.loads(answer.body).get("violations"):
                 trouble = "422 without a violation"
             if trouble:
@@ -140,10 +140,11 @@ def _body(case: GraphCase, document: Any) -> bytes:
     return head + b"".join([array.tobytes() for array in arrays[: len(entries)]])
 
 
-def _different(case: GraphCase, body: bytes) -> str:
+def _different(case: GraphCase, document: Mapping[str, Any], body: bytes) -> str:
     """How the answer differs from the nodes one after another; empty if it does not."""
-    graph = case.read()
-    expected = node_by_node(NumpyBackend(), graph, [case.inputs[slot.name].tobytes() for slot in graph.inputs])
+    arrays = dict(zip(input_names(document), case.inputs.values(), strict=True))
+    graph = read_graph(document, layouts_of(arrays))
+    expected = node_by_node(NumpyBackend(), graph, [arrays[slot.name].tobytes() for slot in graph.inputs])
     tensors = split_frame(body)[1]
     for slot, ours, theirs in zip(graph.output_slots, tensors.values(), expected, strict=True):
         if without_nan(slot, bytes(ours)) != without_nan(slot, theirs):

@@ -129,6 +129,11 @@ class Worker:
             and len(plan.steps) <= self.inline.steps
         )
 
+    def runs_once(self, plan: Plan) -> bool:
+        """Whether a graph should be run by `run_once`: switching threads for each stage would take longer than it."""
+        small = max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
+        return bool(plan.stages) and plan.is_graph and small and plan.work <= _SMALL_WORK
+
     def refusal_reason(self, plan: Plan) -> str | None:
         """Why it cannot run the plan; None if it can."""
         return self.lost or self.backend.refusal_reason(plan)

@@ -308,7 +308,7 @@ class Execution:
             head = prepared.heads.get(worker)
             if head is None:
                 head = prepared.heads[worker] = answer.head(plan, worker)
-            if head.inline:
+            if head.inline or worker.runs_once(plan):
                 # The first time, backends make tables and compile, which may take long, so a thread does it.
                 observation = self._observation
                 timeline = None if observation.trace is None else observation.trace.timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorpost.values.graph import Node, Ref
@@ -24,6 +24,7 @@ class PlanStep:
         inputs: the inputs, as the form reads them.
         outputs: the outputs.
         name: the node's name; empty in the graph of one node.
+        operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
     """
 
     form: Form
@@ -31,6 +32,12 @@ class PlanStep:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     name: str = ""
+    operands: tuple[Layout, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        sizes = self.outputs[0].layout.sizes
+        operands = tuple([self.form.operand(slot.layout, sizes) for slot in self.inputs])
+        object.__setattr__(self, "operands", operands)
 
     @classmethod
     def of(cls, node: Node) -> PlanStep:
@@ -42,12 +49,6 @@ class PlanStep:
                 for slot, sizes in zip(inputs, form.input_sizes, strict=False)
             ])  # fmt: skip
         return cls(form, node.inputs[: len(inputs)], inputs, node.operation.outputs, node.name)
-
-    @property
-    def operands(self) -> tuple[Layout, ...]:
-        """How the form reads each input: as it lies, or broadcast to the output's sizes."""
-        sizes = self.outputs[0].layout.sizes
-        return tuple([self.form.operand(slot.layout, sizes) for slot in self.inputs])
 
     def check_indices(self, indices: Any) -> None:
         """Refuse indices outside of their axis.
