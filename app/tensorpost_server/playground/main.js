@@ -138,7 +138,7 @@ function outputControls() {
 const chainList = new ChainList($("#steps"), { show: lookAt, move: moveStep, remove: removeStep });
 
 /** The chain with the operator on the screen, where that is not added yet. */
-const wholeChain = () => (state.steps.includes(state.step) ? state.steps : [...state.steps, state.step]);
+const wholeChain = () => (state.steps.includes(state.step) ? state.steps : [...state.steps, named(state.step, state.steps)]);
 
 /** What a step at this place reads, as far as the steps before it are valid. */
 async function ownAt(place) {
