@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 AXE = Path(__file__).with_name("axe.min.js")
 # What DirectML.h declares of the names that the copied function uses, written down from its documentation.
 HEADER = """
-#define NULL 0
+#include <cstdio>
 #define FAILED(result) ((result) < 0)
 #define IID_PPV_ARGS(pointer) 0, (void**)(pointer)
 typedef int HRESULT; typedef unsigned int UINT; typedef unsigned long long UINT64, SIZE_T; typedef float FLOAT;
@@ -64,8 +63,32 @@ struct DML_GRAPH_EDGE_DESC { DML_GRAPH_EDGE_TYPE Type; const void* Desc; };
 struct DML_GRAPH_DESC { UINT InputCount; UINT OutputCount; UINT NodeCount; const DML_GRAPH_NODE_DESC* Nodes;
   UINT InputEdgeCount; const DML_GRAPH_EDGE_DESC* InputEdges; UINT OutputEdgeCount; const DML_GRAPH_EDGE_DESC* OutputEdges;
   UINT IntermediateEdgeCount; const DML_GRAPH_EDGE_DESC* IntermediateEdges; };
-struct IDMLDevice1 { HRESULT CreateOperator(const DML_OPERATOR_DESC*, int, void**);
-  HRESULT CompileGraph(const DML_GRAPH_DESC*, DML_EXECUTION_FLAGS, int, void**); };
+struct IDMLDevice1 {
+  HRESULT CreateOperator(const DML_OPERATOR_DESC* desc, int, void**) { printf("operator %d\\n", desc->Type); return 0; }
+  HRESULT CompileGraph(const DML_GRAPH_DESC* graph, DML_EXECUTION_FLAGS, int, void**) {
+    printf("counts %u %u %u\\n", graph->InputCount, graph->OutputCount, graph->NodeCount);
+    for (UINT i = 0; i < graph->NodeCount; i++) if (graph->Nodes[i].Type == DML_GRAPH_NODE_TYPE_CONSTANT) {
+      auto* node = static_cast<const DML_CONSTANT_DATA_GRAPH_NODE_DESC*>(graph->Nodes[i].Desc);
+      auto* data = static_cast<const float*>(node->Data);
+      printf("constant %u: %llu bytes, %g to %g, %s\\n", i, node->DataSize, data[0], data[node->DataSize / 4 - 1], node->Name);
+    } else {
+      printf("node %u: %s\\n", i, static_cast<const DML_OPERATOR_GRAPH_NODE_DESC*>(graph->Nodes[i].Desc)->Name);
+    }
+    for (UINT i = 0; i < graph->InputEdgeCount; i++) {
+      auto* edge = static_cast<const DML_INPUT_GRAPH_EDGE_DESC*>(graph->InputEdges[i].Desc);
+      printf("input %u to %u.%u\\n", edge->GraphInputIndex, edge->ToNodeIndex, edge->ToNodeInputIndex);
+    }
+    for (UINT i = 0; i < graph->IntermediateEdgeCount; i++) {
+      auto* edge = static_cast<const DML_INTERMEDIATE_GRAPH_EDGE_DESC*>(graph->IntermediateEdges[i].Desc);
+      printf("%u.%u to %u.%u\\n", edge->FromNodeIndex, edge->FromNodeOutputIndex, edge->ToNodeIndex, edge->ToNodeInputIndex);
+    }
+    for (UINT i = 0; i < graph->OutputEdgeCount; i++) {
+      auto* edge = static_cast<const DML_OUTPUT_GRAPH_EDGE_DESC*>(graph->OutputEdges[i].Desc);
+      printf("%u.%u to output %u\\n", edge->FromNodeIndex, edge->FromNodeOutputIndex, edge->GraphOutputIndex);
+    }
+    return 0;
+  }
+};
 namespace Microsoft { namespace WRL { template <class T> struct ComPtr { T* held; T* Get() { return held; }
   T** operator&() { return &held; } }; } }
 """
@@ -187,3 +210,257 @@ def test_a_saved_chain_is_opened_again(server: str, browser: Any, tmp_path: Path
         assert saved_chain(page) == document
         look_at(page, 2)
         assert (page.input_value("[data-field=Min]"), page.input_value("#operator")) == ("60", "directml:element_wise_clip")
+
+
+def use_numbers(page: Any) -> None:
+    """The 2 x 3 tensor 1 to 6."""
+    changed_by(page, lambda: page.click("[data-sample=numbers]"))
+
+
+def pick_first(page: Any, operator: str) -> None:
+    """The operator alone on the numbers, added as the first step."""
+    use_numbers(page)
+    choose(page, operator)
+
+
+def type_constant(page: Any, shape: str, values: str) -> None:
+    changed_by(page, lambda: page.select_option("#inputs select", "typed"))
+    changed_by(page, lambda: page.locator("#inputs input").nth(0).fill(shape))
+    changed_by(page, lambda: page.locator("#inputs input").nth(1).fill(values))
+
+
+def error_at(page: Any, place: int) -> str:
+    page.wait_for_selector(f"#steps li:nth-child({place}) .error")
+    return page.inner_text(f"#steps li:nth-child({place}) .error")
+
+
+def test_what_is_wrong_is_said_at_its_step(server: str, browser: Any) -> None:
+    with opened(browser, server) as page:
+        three_steps(page)
+        look_at(page, 1)
+        page.fill("[data-field=Repeats]", "1, 1, 0, 2")
+        assert error_at(page, 1) == "Repeats[2] every repeat must be larger than 0"
+        assert "Step 1, tile: Repeats[2] every repeat must be larger than 0" in page.inner_text("#verdict")
+        assert page.get_attribute("[data-field=Repeats]", "aria-invalid") == "true"
+        assert page.locator("#steps .error").count() == 1
+        page.wait_for_selector("#code:has-text('This call is not valid yet.')")
+        page.fill("[data-field=Repeats]", "1, 1, two, 2")
+        page.wait_for_selector("#steps li:nth-child(1) .error:has-text('“two” is not a number')")
+        fill(page, "Repeats", "1, 1, 2, 2")
+        assert page.locator("#steps .error").count() == 0
+
+        # The last step takes integers only. Steps before it can still be looked at.
+        changed_by(page, lambda: page.select_option("#type", "float32"))
+        assert "float" in error_at(page, 3)
+        assert shown_array(page).dtype == np.float32
+        page.click("#steps li:nth-child(3) .show")
+        page.wait_for_selector("#verdict:has-text('Step 3, BitwiseNot')")
+        page.click("#chain-save")
+        page.wait_for_selector("#verdict:has-text('Step 3, BitwiseNot, is not valid yet.')")
+
+
+def test_what_the_run_refuses_is_said_at_its_step(server: str, browser: Any) -> None:
+    violation = {"code": "index", "path": "$.graph.nodes[1].desc.Max", "message": "is refused for this test"}
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(server)
+        page.wait_for_selector("#result[data-round]")
+        three_steps(page)
+        body = json.dumps({"title": "Refused", "status": 422, "violations": [violation]})
+        page.route("**/v1/graphs*", lambda route: route.fulfill(status=422, body=body))
+        page.click("#run")
+        assert error_at(page, 2) == "Max is refused for this test"
+        page.wait_for_selector("#verdict:has-text('Step 2, element_wise_clip: Max is refused for this test')")
+
+
+def test_steps_are_moved_and_removed_by_keyboard(server: str, browser: Any) -> None:
+    def press(key: str) -> None:
+        changed_by(page, lambda: page.keyboard.press(key))
+
+    def focused() -> str:
+        return page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+    with opened(browser, server) as page:
+        pick_first(page, "directml:element_wise_identity")
+        fill(page, "ScaleBias", '{"Scale": 2, "Bias": 1}')
+        page.focus("#step-add")
+        press("Enter")
+        choose(page, "directml:element_wise_clip")
+        fill(page, "Max", "6")
+        assert titles(page) == ["1. element_wise_identity", "Next: element_wise_clip, not added yet"]
+        page.focus("#step-add")
+        press("Enter")
+        assert shown_array(page).ravel().tolist() == [3, 5, 6, 6, 6, 6]
+
+        page.focus("[aria-label^='Move up: Step 2']")
+        press("Enter")
+        assert titles(page) == ["1. element_wise_clip", "2. element_wise_identity"]
+        assert focused().startswith("Step 1, element_wise_clip, makes float32 1 × 1 × 2 × 3")  # it cannot move further up
+        assert shown_array(page).ravel().tolist() == [1, 2, 3, 4, 5, 6]  # the step that is shown is the first now
+        for _ in range(4):
+            page.keyboard.press("Tab")
+        press("Space")  # the second step
+        assert focused().startswith("Step 2, element_wise_identity")
+        assert shown_array(page).ravel().tolist() == [3, 5, 7, 9, 11, 13]
+
+        page.focus("#step-add")
+        press("Enter")  # the same again
+        assert titles(page)[2] == "3. element_wise_identity"
+        assert shown_array(page).ravel().tolist() == [7, 11, 15, 19, 23, 27]
+        fill(page, "ScaleBias", '{"Scale": -1, "Bias": 0}')
+        assert shown_array(page).ravel().tolist() == [-3, -5, -7, -9, -11, -13]
+
+        for left in (2, 1, 0):
+            page.focus("#steps li:last-child [aria-label^=Remove]")
+            press("Enter")
+            assert len(titles(page)) == left
+        assert page.evaluate("document.activeElement.id") == "step-add"
+        page.click("#tab-curl")
+        page.wait_for_selector("#code:has-text('/v1/operators/element_wise_clip')")
+
+
+def test_a_directml_graph_in_c(server: str, browser: Any, tmp_path: Path) -> None:
+    with opened(browser, server) as page:
+        pick_first(page, "directml:join")
+        type_constant(page, "1, 1, 2, 1", "9, 0")
+        add(page)
+        choose(page, "directml:top_k1")
+        fill(page, "K", "2")
+        changed_by(page, lambda: page.select_option("[data-field=AxisDirection]", "DECREASING"))
+        add(page)
+        assert page.eval_on_selector_all("#output .which option", "options => options.map(o => o.value)") == [
+            "output_value", "output_index",
+        ]  # fmt: skip
+        choose(page, "directml:element_wise_clip")
+        fill(page, "Max", "6")
+        add(page)
+        # Rows 1 2 3 and 4 5 6, with 9 and 0 behind them: the two largest are 9 3 and 6 5.
+        assert shown_array(page).ravel().tolist() == [6, 3, 6, 5]
+        page.click("#tab-c")
+        page.wait_for_selector("#code:has-text('CompileGraph')")
+        text = page.inner_text("#code")
+    assert "Feature level 6_2 or later" in text
+    if compiler := shutil.which("g++"):
+        code = text.replace("#include <DirectML.h>\n#include <wrl/client.h>", HEADER)
+        code += "int main() { IDMLDevice1 device; IDMLCompiledOperator* compiled; return CompileChain(&device, &compiled); }"
+        (tmp_path / "chain.cpp").write_text(code, "utf-8")
+        command = [compiler, "-std=c++20", "-Wall", "-Werror", "-Wno-uninitialized", "chain.cpp", "-o", "chain"]
+        built = subprocess.run(command, check=False, cwd=tmp_path, text=True, capture_output=True)
+        assert built.returncode == 0, built.stderr + text
+        ran = subprocess.run([tmp_path / "chain"], check=True, text=True, capture_output=True, timeout=60)
+        assert ran.stdout.splitlines() == [
+            "operator 1", "operator 3", "operator 0", "counts 1 2 4",
+            "node 0: join", "node 1: top_k1", "node 2: element_wise_clip", "constant 3: 8 bytes, 9 to 0, join_inputs",
+            "input 0 to 0.0", "3.0 to 0.1", "0.0 to 1.0", "1.0 to 2.0",
+            "2.0 to output 0", "1.1 to output 1",  # the indices, since DirectML wants every output connected
+        ]  # fmt: skip
+
+
+def test_a_chain_too_long_for_an_address_travels_in_the_body(server: str, browser: Any, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    x = np.arange(2400, dtype=np.int32).reshape(1, 1, 40, 60)
+    np.save(tmp_path / "x.npy", x)
+    with opened(browser, server) as page:
+        changed_by(page, lambda: page.set_input_files("#file", tmp_path / "x.npy"))
+        choose(page, "directml:element_wise_add")
+        type_constant(page, "1, 1, 40, 60", "3")
+        add(page)
+        output = saved(page, "#output")
+        assert np.array_equal(np.load(io.BytesIO(output)), x + 3)
+        (tmp_path / "input.safetensors").write_bytes(saved(page, "#input"))
+        for language, command in (
+            ("curl", ["sh", "-c"]),
+            ("python", [sys.executable, "-c"]),
+            ("javascript", [str(NODE), "--input-type=module", "-e"]),
+        ):
+            text = copied(page, language)
+            (tmp_path / "output.npy").unlink(missing_ok=True)
+            subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=60)
+            assert (tmp_path / "output.npy").read_bytes() == output, text
+
+
+PIPELINE = {
+    "inputs": {"photo": {"data_type": "UINT8", "sizes": ["h", "w", 3]}},
+    "constants": {
+        "mean": {"dtype": "F32", "shape": [3], "data": [1, 2, 3]},
+        "std": {"dtype": "F32", "shape": [3], "data": [2, 4, 8]},
+    },
+    "nodes": [
+        {"name": "chw", "op_type": "Transpose", "inputs": "scaled", "attributes": {"perm": [2, 0, 1]}},
+        {"name": "float", "op_type": "Cast", "opset": 28, "inputs": "photo", "attributes": {"to": "float32"}},
+        {"name": "centred", "op_type": "Sub", "inputs": ["float", "mean"]},
+        {"name": "scaled", "op_type": "Div", "inputs": {"A": "centred", "B": "std"}},
+    ],
+    "outputs": {"image": "chw"},
+}
+
+
+def test_a_graph_written_by_hand_is_opened(server: str, browser: Any, tmp_path: Path) -> None:
+    photo = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    np.save(tmp_path / "photo.npy", photo)
+    (tmp_path / "pipeline.json").write_text(json.dumps(PIPELINE), "utf-8")
+    with opened(browser, server) as page:
+        page.set_input_files("#chain-file", tmp_path / "pipeline.json")
+        page.wait_for_selector("#verdict:has-text('This chain takes a tensor of h × w × 3')")
+        assert titles(page) == []
+        changed_by(page, lambda: page.click("#run"))
+        page.set_input_files("#file", tmp_path / "photo.npy")
+        page.wait_for_selector("#input .about:has-text('4 × 5 × 3')")
+        changed_by(page, lambda: page.set_input_files("#chain-file", tmp_path / "pipeline.json"))
+        assert titles(page) == ["1. Cast", "2. Sub", "3. Div", "4. Transpose"]
+        expected = ((photo.astype(np.float32) - [1, 2, 3]) / [2, 4, 8]).transpose(2, 0, 1)
+        assert np.array_equal(shown_array(page), expected.astype(np.float32))
+        assert [node["name"] for node in saved_chain(page)["nodes"]] == ["float", "centred", "scaled", "chw"]
+
+
+NEG = {"name": "a", "op_type": "Neg", "inputs": "x"}
+ONE_INPUT: dict[str, Any] = {"inputs": {"x": {}}, "nodes": [NEG], "outputs": {"y": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("{", "This file is not JSON"),
+        ([], "This is no graph: it must be an object"),
+        ({**ONE_INPUT, "nodes": []}, "nodes must be a list of at least one node"),
+        ({**ONE_INPUT, "inputs": {"x": {}, "z": {}}}, "A chain has one input; this graph has 2: x, z."),
+        ({**ONE_INPUT, "nodes": [NEG, {**NEG, "name": "b"}]}, "2 nodes read “x”"),
+        ({**ONE_INPUT, "nodes": [{**NEG, "op_type": "Nag"}]}, "“a”: there is no operator Nag on this server."),
+        ({**ONE_INPUT, "nodes": [{**NEG, "opset": 6}]}, "the page has Neg from opset 13 on, and the file says 6"),
+        ({**ONE_INPUT, "nodes": [{**NEG, "attributes": {"axis": 1}}]}, "“a”: the page has no field axis."),
+        (
+            {**ONE_INPUT, "nodes": [NEG, {"name": "b", "op_type": "Sub", "inputs": ["x", "a"]}], "outputs": {"y": "b"}},
+            "2 nodes read “x”",
+        ),
+        (
+            {**ONE_INPUT, "nodes": [NEG, {"name": "b", "op_type": "Neg", "inputs": "a"}]},
+            "A chain answers with its last step, “b”; this graph's outputs have “a” too.",
+        ),
+        ({**ONE_INPUT, "inputs": {"x": {"data_type": "INT8"}}}, "This chain takes INT8; the input here is float32."),
+    ],
+)  # fmt: skip
+def test_what_is_no_chain_is_refused_with_a_sentence(
+    server: str, browser: Any, tmp_path: Path, document: Any, sentence: str
+) -> None:
+    text = document if isinstance(document, str) else json.dumps(document)
+    (tmp_path / "chain.json").write_text(text, "utf-8")
+    with opened(browser, server) as page:
+        page.set_input_files("#chain-file", tmp_path / "chain.json")
+        page.wait_for_selector(f'#verdict:has-text("{sentence}")')
+        assert titles(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_a_chain_and_nothing_is_cut(server: str, browser: Any, scheme: str) -> None:
+    with opened(browser, server, viewport={"width": 1360, "height": 900}, color_scheme=scheme) as page:
+        three_steps(page)
+        look_at(page, 1)
+        changed_by(page, lambda: page.select_option("#type", "float32"))
+        error_at(page, 3)
+        page.evaluate(AXE.read_text("utf-8"))
+        found = page.evaluate("axe.run()")
+        serious = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious] == []
+        for width in (1360, 900, 375, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") == width

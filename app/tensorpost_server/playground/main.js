@@ -1,19 +1,20 @@
 /** The page: what is chosen, and one round of validating, running and showing after every change. */
 
 import { Problem, getJson, hasKey, run, useKey, validate } from "./api.js";
+import { Chain } from "./chain.js";
 import { readChain } from "./chain_document.js";
-import { ChainList, madeText } from "./chain_list.js";
+import { ChainList } from "./chain_list.js";
 import { chainJavascriptOf, chainPythonOf, chainStructsOf } from "./chain_snippets.js";
 import { CodeCard } from "./code_card.js";
 import { element, inputControls, keepFocus, markViolations, renderFields, select, simpleControls, withCode } from "./forms.js";
 import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
-import { bodyOf, callOf, documentOf, featureLevels, graphCallOf, loadCatalogue, loadOperator, outputOf, tapProbe } from "./operators.js";
+import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, tapProbe } from "./operators.js";
 import { OperatorPicker } from "./operator_picker.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
 import { sentence, showErrors, showTiming, showVerdict } from "./result.js";
 import { curlOf, fileNames, javascriptOf, jsonOf, pictureCurlOf, pythonOf, structsOf, takesPicture } from "./snippets.js";
-import { copyOf, graphOf, named, newStep, pathInStep, stepOf, tensorsOf, titleOf, walk } from "./steps.js";
+import { copyOf, named, newStep, stepOf, tensorsOf, titleOf } from "./steps.js";
 import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
 import { DATA_TYPES, bytesText, byProperty, shapeText } from "./tensor.js";
 import { View, Viewer } from "./viewer.js";
@@ -23,13 +24,14 @@ const MOST_BYTES = 64 << 20, MOST_SECONDS = 3; // what runs without being asked 
 const PAUSE = 120; // milliseconds after the last change
 
 /**
- * `step` is what the form shows: one of `steps`, or an operator that is in no chain yet and reads what the chain makes.
- * `own` is the tensor that it reads; `facts` what the server said of each step; `filledIn` whether it was only filled in.
+ * `step` is what the form shows: one of the chain's, or an operator that is in no chain yet and reads what the chain makes.
+ * `own` is the tensor that it reads; `filledIn` whether nothing of it was changed by hand.
  */
 const state = {
-  source: null, tensor: null, step: null, own: null, steps: [], facts: new Map(), outputs: {}, answer: null, verdict: null, call: null,
-  tensors: {}, filledIn: false,
+  source: null, tensor: null, step: null, own: null, outputs: {}, answer: null, verdict: null, call: null, tensors: {}, filledIn: false,
 };
+const chain = new Chain();
+const levelNow = () => $("#level").value;
 const view = new View();
 const announce = (text) => ($("#announcer").textContent = text);
 const viewers = { input: new Viewer($("#input"), view, "Input", announce), output: new Viewer($("#output"), view, "Output", announce) };
@@ -52,8 +54,8 @@ function makeTensor() {
   $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}${reduced}`;
   viewers.input.show(state.tensor, { range: $("#range").value });
   view.set({ zoom: 1, x: 0.5, y: 0.5 });
-  if (!state.steps.length) state.own = state.tensor;
-  if (state.step && !state.steps.length && before !== shape.length) showStep(newStep(state.step.operator, state.own), state.own);
+  if (!chain.steps.length) state.own = state.tensor;
+  if (state.step && !chain.steps.length && before !== shape.length) showStep(newStep(state.step.operator, state.own), state.own, true);
   else changed();
 }
 
@@ -81,16 +83,16 @@ let choices = 0; // of steps to show; the last one counts
 async function useOperator(id) {
   const choice = ++choices;
   try {
-    const operator = await loadOperator(id), own = await ownAt(state.steps.length);
-    if (choice === choices) showStep(newStep(operator, own), own);
+    const operator = await loadOperator(id), own = await chain.ownAt(chain.steps.length, state.tensor, levelNow());
+    if (choice === choices) showStep(newStep(operator, own), own, true);
   } catch (error) {
     fail(error);
   }
 }
 
-/** Puts a step into the form; one that is in no chain yet was only filled in. */
-function showStep(step, own) {
-  Object.assign(state, { step, own, filledIn: !state.steps.includes(step) });
+/** Puts a step into the form. @param {boolean} filledIn whether nothing of it was changed by hand yet */
+function showStep(step, own, filledIn = false) {
+  Object.assign(state, { step, own, filledIn });
   $("#summary").replaceChildren(...withCode(sentence(step.operator.summary)));
   picker.show(step.operator.id);
   showForm();
@@ -137,52 +139,37 @@ function outputControls() {
 
 const chainList = new ChainList($("#steps"), { show: lookAt, move: moveStep, remove: removeStep });
 
-/** The chain with the operator on the screen, where that is not added yet. */
-const wholeChain = () => (state.steps.includes(state.step) ? state.steps : [...state.steps, named(state.step, state.steps)]);
-
-/** What a step at this place reads, as far as the steps before it are valid. */
-async function ownAt(place) {
-  const walked = place ? await walk(state.tensor, state.steps.slice(0, place), $("#level").value) : [], last = walked.at(-1);
-  const made = last?.verdict?.outputs?.find(({ name }) => name === state.steps[place]?.reads) ?? last?.verdict?.outputs?.[0];
-  return made ? { type: made.dtype, shape: made.shape } : last?.own ?? state.tensor;
-}
-
 function showChain() {
-  const { steps, step, facts } = state, place = steps.indexOf(step);
+  const { steps, facts } = chain, { step } = state, place = steps.indexOf(step);
   chainList.draw(steps, step, facts);
   $("#chain-save").disabled = !steps.length;
   $("#chain-hint").textContent = !steps.length ? "Steps run one after another in one request. Add this operator, then choose the next."
     : place < 0 ? `Shown: the result of ${step.operator.name} after ${steps.length} step${steps.length > 1 ? "s" : ""}. It is not added yet.`
-    : `Shown: the result of step ${place + 1} of ${steps.length}. Its fields are above. Choose another operator for the next step.`;
+    : `Shown: the result of step ${place + 1} of ${steps.length}. Its fields are in the form; another operator there is the next step.`;
 }
 
+/** Puts a step into the form, or an operator that stands after all of them. */
 async function lookAt(step) {
-  const choice = ++choices, own = await ownAt(state.steps.indexOf(step)).catch(fail);
+  const choice = ++choices, place = chain.with(step).indexOf(step);
+  const own = await chain.ownAt(place, state.tensor, levelNow()).catch(fail);
   if (own && choice === choices) showStep(step, own);
 }
 
 async function addStep() {
-  const { steps, step } = state, added = named(steps.includes(step) ? copyOf(step) : step, steps);
+  const { steps } = chain, { step } = state, added = named(steps.includes(step) ? copyOf(step) : step, steps);
   steps.push(added);
   announce(`${titleOf(added, steps.length - 1)}, added`);
   await lookAt(added);
 }
 
 function moveStep(step, by) {
-  const { steps } = state, place = steps.indexOf(step);
-  steps.splice(place, 1);
-  steps.splice(place + by, 0, step);
-  for (const each of steps) each.reads = "";
-  announce(`${step.operator.name} is step ${place + by + 1} now`);
+  announce(`${step.operator.name} is step ${chain.move(step, by) + 1} now`);
   return lookAt(state.step).then(() => chainList.focus(step.name, by < 0 ? "up" : "down"));
 }
 
 async function removeStep(step) {
-  const { steps } = state, place = steps.indexOf(step);
-  steps.splice(place, 1);
-  if (steps[place]) steps[place].reads = "";
-  announce(`${titleOf(step, place)}, removed`);
-  const next = steps[Math.min(place, steps.length - 1)];
+  announce(`${titleOf(step, chain.steps.indexOf(step))}, removed`);
+  const next = chain.remove(step);
   await lookAt(state.step === step && next ? next : state.step);
   if (next) chainList.focus(next.name, "show");
   else $("#step-add").focus();
@@ -192,7 +179,7 @@ async function openChain(file) {
   try {
     const { steps, declared } = await readChain(await file.text(), state.tensor);
     fitInput(declared);
-    Object.assign(state, { steps, facts: new Map() });
+    chain.open(steps);
     announce(`${file.name} opened: ${steps.length} step${steps.length > 1 ? "s" : ""}`);
     await lookAt(steps.at(-1));
   } catch (error) {
@@ -214,9 +201,7 @@ function fitInput({ data_type: name, sizes }) {
 
 async function saveChain() {
   try {
-    const walked = await walk(state.tensor, state.steps, $("#level").value), wrong = walked.findIndex(({ verdict }) => !verdict?.valid);
-    if (wrong >= 0) throw new Error(`${titleOf(state.steps[wrong], wrong)}, is not valid yet. A chain is saved when all its steps are.`);
-    save(`${jsonOf(graphOf(state.tensor, state.steps, walked))}\n`, "chain.json");
+    save(`${jsonOf(await chain.document(state.tensor, levelNow()))}\n`, "chain.json");
   } catch (error) {
     fail(error);
   }
@@ -253,14 +238,15 @@ function fail(error) {
   if (error instanceof Problem && error.status === 401) return askForKey(error.message);
   const violations = error.violations ?? [];
   if (!violations.some((each) => stepOf(each) >= 0)) return showErrors([error.message]);
-  showErrors(toldAtSteps(violations));
+  showErrors(chain.tellAtSteps(violations, state.step));
   showChain();
 }
 
 async function updateOnce(asked, signal) {
-  const { step } = state, level = $("#level").value, backend = $("#backend").value;
-  const found = await (state.steps.length ? validateChain(level, signal) : validateAlone(level, signal));
+  const { step, tensor } = state, level = levelNow(), backend = $("#backend").value;
+  const found = await (chain.steps.length ? chain.validate(step, tensor, level, signal) : validateAlone(level, signal));
   signal.throwIfAborted();
+  state.own = found.reads ?? state.own;
   const first = state.filledIn; // nothing was changed by hand since the fields were filled in
   state.filledIn = false;
   const missing = found.own.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing");
@@ -292,39 +278,8 @@ async function validateAlone(level, signal) {
   const { step: { operator, texts, outputSizes, outputType }, step, tensor } = state;
   const tensors = tensorsOf(step, tensor), output = outputOf(outputSizes, outputType, tensors);
   const verdict = await validate(documentOf(operator, texts, tensors, output), operator.dialect === "directml" ? level : "", signal);
-  return { verdict, tensors, own: verdict.violations, errors: verdict.violations,
+  return { verdict, tensors, reads: tensor, own: verdict.violations, errors: verdict.violations,
     callOf: (options) => callOf(operator, texts, tensors, { ...options, output, outputs: verdict.outputs.length, answerType: verdict.outputs[0]?.dtype }) };
-}
-
-/** The steps up to the one that is shown, as a graph; later ones are validated too, to say at them what is wrong. */
-async function validateChain(level, signal) {
-  const { tensor, step } = state, chain = wholeChain(), place = chain.indexOf(step);
-  const walked = await walk(tensor, chain, level, signal);
-  const unread = walked.findIndex(({ error }) => error), readable = unread < 0 ? walked.length : unread;
-  const graph = (count, exact) => graphOf(tensor, chain.slice(0, count), walked, exact);
-  const ask = (count) => validate(graph(count, true), level, signal);
-  state.own = walked[place]?.own ?? state.own;
-  state.facts = new Map(chain.map((each, index) => [each, { made: madeText(walked[index]?.verdict), errors: [] }]));
-  if (unread >= 0) state.facts.get(chain[unread]).errors.push(walked[unread].error);
-  const whole = readable ? await ask(readable) : null, violations = whole?.violations ?? [], told = toldAtSteps(violations);
-  const own = violations.filter((each) => stepOf(each) === place).map((each) => ({ ...each, path: pathInStep(each) }));
-  const before = violations.every((each) => stepOf(each) > place); // and what is wrong does not concern what is shown
-  if (place >= readable && (whole?.valid ?? true)) return { verdict: null, own, errors: [`${titleOf(chain[unread], unread)}: ${walked[unread].error}`] };
-  const verdict = !before || place + 1 === readable ? whole : await ask(place + 1), shown = graph(place + 1, false);
-  return { verdict, own, errors: told, graph: shown, steps: chain.slice(0, place + 1), walked, later: chain.length - place - 1, tensors: { input: tensor },
-    callOf: (options) => graphCallOf(shown, { ...options, answerType: verdict.outputs[0]?.dtype }) };
-}
-
-/** Violations of a graph with the titles of their steps, which are told too. */
-function toldAtSteps(violations) {
-  const chain = wholeChain();
-  return violations.map((violation) => {
-    const place = stepOf(violation), step = chain[place], path = pathInStep(violation);
-    if (!step) return violation;
-    const fact = state.facts.get(step) ?? { made: "", errors: [] };
-    state.facts.set(step, { ...fact, errors: [...fact.errors, `${path.replace("$.desc.", "").replace("$.", "")} ${violation.message}`] });
-    return { path: `${titleOf(step, place)}: ${path}`, message: violation.message };
-  });
 }
 
 function showAnswer(answer, verdict) {
@@ -354,7 +309,7 @@ function showOutput() {
 async function showTaps(signal) {
   const { operator, texts } = state.step, card = $("#taps-card");
   const probe = tapProbe(operator, texts, state.tensor.shape);
-  card.hidden = !probe || operator.inputs.length > 1 || state.steps.length > 0; // a later step does not read the input that is shown
+  card.hidden = !probe || operator.inputs.length > 1 || chain.steps.length > 0; // a later step does not read the input that is shown
   card.parentElement.classList.toggle("alone", card.hidden);
   if (card.hidden) return;
   if (state.tensor.shape.length < 2) $("#taps-axis").value = "-1";
@@ -379,15 +334,15 @@ const codeCard = new CodeCard({ json: "JSON", curl: "curl", picture: "curl, pict
 function showCode() {
   if (!state.call) return codeCard.show(null);
   const { call, verdict, tensors, source, tensor, shown: { graph, steps, walked, later } } = state;
-  const count = Object.keys(tensors).length, names = fileNames(call, count), options = { level: $("#level").value, backend: $("#backend").value };
+  const count = Object.keys(tensors).length, names = fileNames(call, count), options = { level: levelNow(), backend: $("#backend").value };
   const alone = {
     json: () => jsonOf(verdict.op), python: () => pythonOf(call, names, verdict, options), javascript: () => javascriptOf(call, names), c: () => structsOf(verdict),
   };
-  const chain = {
+  const chained = {
     json: () => jsonOf(graph), python: () => chainPythonOf(graph, names, options), javascript: () => chainJavascriptOf(graph, call, names),
     c: () => chainStructsOf(graph, steps, walked, verdict.lowest_feature_level),
   };
-  const languages = { ...(graph ? chain : alone), curl: () => curlOf(call, names), picture: () => pictureCurlOf(call, source, tensor.type) };
+  const languages = { ...(graph ? chained : alone), curl: () => curlOf(call, names), picture: () => pictureCurlOf(call, source, tensor.type) };
   const takes = (picture) => !call.metadata && takesPicture(picture, tensors, verdict);
   const hint = (language) => [
     ...(count === 1 && ["curl", "python", "javascript"].includes(language) ? [`${names.input} is what Save beside Input gives.`] : []),
