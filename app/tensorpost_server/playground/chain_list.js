@@ -40,7 +40,7 @@ export class ChainList {
     const tool = (action, sign, label, disabled, onclick) =>
       element("button", { type: "button", class: "quiet", "data-key": `${step.name}:${action}`, "aria-label": `${label}: ${title}`, disabled, onclick }, sign);
     return element("li", { class: errors.length ? "step wrong" : "step" },
-      element("button", { type: "button", class: "show", "data-key": `${step.name}:show`, "aria-pressed": String(shown), "aria-label": `${title}${made && `, makes ${made}`}`,
+      element("button", { type: "button", class: "show", "data-key": `${step.name}:show`, "aria-pressed": String(shown),
         "aria-describedby": errors.length ? error : null, onclick: () => show(step) },
       element("span", {}, `${index + 1}. ${step.operator.name}`), element("small", {}, made)),
       tool("up", "↑", "Move up", index === 0, () => move(step, -1)),

@@ -18,7 +18,8 @@ export function newStep(operator, own) {
   const texts = Object.fromEntries(operator.fields.map((field) => [field.key, suggest(field, operator, own.shape)]));
   const extra = {};
   for (const input of operator.inputs.slice(1)) extra[input.name] = firstExtra(input, own);
-  if (operator.inputs[0]?.array) extra[operator.inputs[0].name] = { from: "same" };
+  const [first] = operator.inputs;
+  if (first?.array) extra[first.name] = { ...firstExtra(first, own), from: "same" };
   return { operator, texts, extra, outputSizes: "", outputType: "", name: "", reads: "" };
 }
 
