@@ -293,6 +293,33 @@ def test_a_directml_graph_in_c(server: str, browser: Any, tmp_path: Path) -> Non
         ]  # fmt: skip
 
 
+def test_a_picture_file_is_sent_through_a_chain(server: str, browser: Any, tmp_path: Path) -> None:
+    picture = np.random.default_rng(41).integers(0, 256, (5, 7, 3), np.uint8)
+    Image.fromarray(picture).save(tmp_path / "noise.png")
+    with opened(browser, server) as page:
+        changed_by(page, lambda: page.select_option("#type", "uint8"))
+        changed_by(page, lambda: page.set_input_files("#file", tmp_path / "noise.png"))
+        add(page)
+        choose(page, "onnx:BitwiseNot")
+        subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=60)
+    with Image.open(tmp_path / "output.png") as output:
+        assert np.array_equal(np.asarray(output), 255 - np.tile(picture, (2, 2, 1)))
+
+
+def test_a_step_that_is_not_added_yet_is_shown_and_copied(server: str, browser: Any) -> None:
+    with opened(browser, server) as page:
+        pick_first(page, "directml:element_wise_identity")
+        fill(page, "ScaleBias", '{"Scale": 2, "Bias": 0}')
+        add(page)
+        choose(page, "onnx:Cast")
+        fill(page, "to", "int32")
+        assert page.inner_text("#chain-hint").endswith("It is not added yet.")
+        array = shown_array(page)
+        assert (array.dtype, array.ravel().tolist()) == (np.int32, [2, 4, 6, 8, 10, 12])
+        assert [node["name"] for node in json.loads(copied(page, "json"))["nodes"]] == ["element_wise_identity", "cast"]
+        assert [node["name"] for node in saved_chain(page)["nodes"]] == ["element_wise_identity"]
+
+
 def test_a_chain_too_long_for_an_address_travels_in_the_body(server: str, browser: Any, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
     x = np.arange(2400, dtype=np.int32).reshape(1, 1, 40, 60)
@@ -359,6 +386,7 @@ ONE_INPUT: dict[str, Any] = {"inputs": {"x": {}}, "nodes": [NEG], "outputs": {"y
     [
         ("{", "This file is not JSON"),
         ([], "This is no graph: it must be an object"),
+        ({**ONE_INPUT, "nodes": [NEG, {**NEG, "inputs": "a"}]}, "nodes[1] needs a name of its own."),
         ({**ONE_INPUT, "nodes": []}, "nodes must be a list of at least one node"),
         ({**ONE_INPUT, "inputs": {"x": {}, "z": {}}}, "A chain has one input; this graph has 2: x, z."),
         ({**ONE_INPUT, "nodes": [NEG, {**NEG, "name": "b"}]}, "2 nodes read “x”"),

@@ -61,7 +61,10 @@ export class Chain {
     const own = violations.filter((each) => stepOf(each) === place).map((each) => ({ ...each, path: pathInStep(each) }));
     const found = { verdict: whole, own, errors: this.tellAtSteps(violations, step), reads: walked[place]?.own };
     if (violations.some((each) => stepOf(each) <= place)) return found;
-    if (place >= readable) return { ...found, verdict: null, errors: [`${titleOf(steps[unread], unread)}: ${walked[unread].error}`] };
+    if (place >= readable) { // behind a step of which nothing is known
+      const wrong = walked.length - 1, { error, verdict } = walked[wrong];
+      return { ...found, verdict: null, errors: [`${titleOf(steps[wrong], wrong)}: ${error || verdict.violations.map(({ message }) => message).join("; ")}`] };
+    }
     const verdict = place + 1 === readable ? whole : await ask(place + 1), shown = graph(place + 1, false);
     return { ...found, verdict, graph: shown, steps: steps.slice(0, place + 1), walked, later: steps.length - place - 1, tensors: { [INPUT]: tensor },
       callOf: (options) => graphCallOf(shown, { ...options, answerType: verdict.outputs[0]?.dtype }) };

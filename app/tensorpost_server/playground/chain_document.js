@@ -22,6 +22,9 @@ export async function readChain(text, tensor) {
   if (!Array.isArray(nodes) || !nodes.length) throw new Error("This is no graph: nodes must be a list of at least one node. See docs/graphs.md.");
   const names = Object.keys(inputs);
   if (names.length !== 1) throw new Error(`A chain has one input; this graph has ${names.length}: ${names.join(", ")}. Make the others constants.`);
+  for (const [index, node] of nodes.entries()) {
+    if (typeof node?.name !== "string" || nodes.slice(0, index).some((other) => other.name === node.name)) throw new Error(`nodes[${index}] needs a name of its own.`);
+  }
   const chain = await inOrder(nodes, names[0], constants);
   const last = chain.at(-1).node.name;
   const other = Object.values(outputs).find((each) => String(each).split(".")[0] !== last);
@@ -29,7 +32,7 @@ export async function readChain(text, tensor) {
   const taken = new Set([INPUT]), steps = [];
   for (const { node, operator, reads, before } of chain) {
     const step = stepOfNode(node, operator, reads, before, constants, tensor);
-    step.name = freeName(String(node.name), taken);
+    step.name = freeName(node.name, taken);
     taken.add(step.name);
     steps.push(step);
   }
@@ -51,8 +54,8 @@ function parsed(text) {
 async function inOrder(nodes, input, constants) {
   const waiting = [];
   for (const node of nodes) {
-    const id = isObject(node) ? idOf(node) : null;
-    if (!id) throw new Error(`“${node?.name ?? "a node"}”: there is no operator ${node?.type ?? node?.op_type ?? ""} on this server.`);
+    const id = idOf(node);
+    if (!id) throw new Error(`“${node.name}”: there is no operator ${node.type ?? node.op_type ?? ""} on this server.`);
     const operator = await loadOperator(id);
     if (node.opset !== undefined && node.opset < operator.opset)
       throw new Error(`“${node.name}”: the page has ${operator.name} from opset ${operator.opset} on, and the file says ${node.opset}.`);

@@ -166,12 +166,12 @@ function referenceOf(step, found, reads) {
 }
 
 function nodeOf({ operator, texts, name }, references, output) {
-  const { inputs: values = {}, ...said } = documentOf(operator, texts, {}, output), inputs = {};
+  const { inputs: values = {}, desc, attributes = {}, ...said } = documentOf(operator, texts, {}, output), inputs = {};
   for (const input of operator.inputs) {
     const read = input.array ? [0, 1].map((number) => references[`${input.name}_${number}`]).filter(Boolean) : references[input.name];
     if (read?.length) inputs[input.field] = read;
   }
-  return { name, inputs: { ...inputs, ...values }, ...said };
+  return { name, ...said, inputs: { ...inputs, ...values }, ...(desc && { desc }), ...(Object.keys(attributes).length && { attributes }) };
 }
 
 /** The step that a violation is about, counted from 0; -1 where it is about none. */
