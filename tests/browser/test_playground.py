@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.support.browser import MISSING, NODE, open_browser
-from tests.support.http_app import eventually, serving
+from tests.browser.page_actions import changed_by, copied, opened, saved, slide, table
+from tests.support.browser import MISSING, NODE
+from tests.support.http_app import serving
 
 from tensorpost_server import commands
 
@@ -47,65 +46,6 @@ struct DML_RESAMPLE2_OPERATOR_DESC { const DML_TENSOR_DESC* InputTensor; const D
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with serving(backend="numpy") as found:
-        yield found.url
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as found:
-        yield found
-
-
-@contextlib.contextmanager
-def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """The page, when it has shown its first result; whatever the browser complains about is an error."""
-    context = browser.new_context(**options)
-    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.goto(url)
-    page.wait_for_selector("#result[data-round]")
-    yield page
-    context.close()
-    assert complaints == []
-
-
-def changed_by(page: Any, action: Any) -> None:
-    """Do something, and wait until the page has shown what follows from it."""
-    before = page.get_attribute("#result", "data-round")
-    action()
-    page.wait_for_selector(f"#result:not(.stale):not([data-round='{before}'])")
-
-
-def slide(page: Any, slider: str, value: float) -> None:
-    changed_by(page, lambda: page.locator(f"[data-slider='{slider}']").fill(str(value)))
-
-
-def copied(page: Any, language: str) -> str:
-    page.click(f"#tab-{language}")
-    page.click("#copy")
-    shown = page.text_content("#code code")
-    eventually(lambda: page.evaluate("navigator.clipboard.readText()") == shown, "the clipboard holds the lines")
-    return shown
-
-
-def saved(page: Any, figure: str) -> bytes:
-    with page.expect_download() as download:
-        page.click(f"{figure} .save")
-    return Path(download.value.path()).read_bytes()
-
-
-def table(page: Any) -> list[list[str]]:
-    """The drawing of where outputs read, as the page's table says it."""
-    texts = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    return page.eval_on_selector_all("#taps-rows tr", texts)
-
-
 def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, browser: Any, tmp_path: Path) -> None:
     picture = np.random.default_rng(13).integers(0, 256, (5, 7, 3), np.uint8)
     file = io.BytesIO()
@@ -130,6 +70,14 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 3)
         pixel = ", ".join(map(str, picture[0, 3]))
         assert page.inner_text("#output .readout") == f"row 5, column 10: {pixel}"
+
+        page.mouse.move(0, 0)
+        input_scale, output_scale = (
+            float(re.search(r"shown at (\S+) ×", page.inner_text(f"{figure} .readout"))[1])
+            for figure in ("#input", "#output")
+        )
+        assert input_scale == pytest.approx(output_scale * 2, rel=0.01)  # both are as wide as the box
+        assert "Estimate: less than 1 ms" in page.inner_text("#verdict")
 
         (tmp_path / "input.npy").write_bytes(input_)
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}

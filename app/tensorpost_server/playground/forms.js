@@ -69,6 +69,18 @@ export function markViolations(root, violations) {
   }
 }
 
+/** Draws a form anew without taking the focus away from the control that is used. */
+export function keepFocus(root, redraw) {
+  const controls = () => [...root.querySelectorAll("input, select")];
+  const index = controls().indexOf(document.activeElement);
+  const caret = index >= 0 && document.activeElement.type === "text" ? document.activeElement.selectionStart : null;
+  redraw();
+  if (index < 0) return;
+  const again = controls()[index];
+  again?.focus();
+  if (caret !== null && again?.type === "text") again.setSelectionRange(caret, caret);
+}
+
 // ---- sliders ---------------------------------------------------------------------------------------------------------
 
 const numbers = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);

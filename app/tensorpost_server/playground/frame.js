@@ -2,14 +2,17 @@
 
 import { DATA_TYPES, byProperty, tensor } from "./tensor.js";
 
-/** @param {Record<string, object>} tensors by name, in order */
-export function writeFrame(tensors) {
+/**
+ * @param {Record<string, object>} tensors by name, in order
+ * @param {Record<string, string>} metadata texts by name
+ */
+export function writeFrame(tensors, metadata = {}) {
   let end = 0;
   const entries = Object.entries(tensors).map(([name, { type, shape, bytes }]) => [
     name,
     { dtype: DATA_TYPES[type].frame, shape, data_offsets: [end, (end += bytes.length)] },
   ]);
-  const head = new TextEncoder().encode(JSON.stringify(Object.fromEntries(entries)));
+  const head = new TextEncoder().encode(JSON.stringify({ ...(Object.keys(metadata).length && { __metadata__: metadata }), ...Object.fromEntries(entries) }));
   const start = Math.ceil((8 + head.length) / 64) * 64;
   const file = new Uint8Array(start + end).fill(0x20, 8, start);
   new DataView(file.buffer).setUint32(0, start - 8, true);

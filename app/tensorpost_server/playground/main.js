@@ -1,25 +1,37 @@
 /** The page: what is chosen, and one round of validating, running and showing after every change. */
 
 import { Problem, getJson, hasKey, run, useKey, validate } from "./api.js";
-import { element, inputControls, markViolations, renderFields, select, simpleControls, withCode } from "./forms.js";
+import { Chain } from "./chain.js";
+import { readChain } from "./chain_document.js";
+import { ChainList } from "./chain_list.js";
+import { chainJavascriptOf, chainPythonOf, chainStructsOf } from "./chain_snippets.js";
+import { CodeCard } from "./code_card.js";
+import { element, inputControls, keepFocus, markViolations, renderFields, select, simpleControls, withCode } from "./forms.js";
 import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
-import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, suggest, tapProbe } from "./operators.js";
+import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, tapProbe } from "./operators.js";
+import { OperatorPicker } from "./operator_picker.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
 import { sentence, showErrors, showTiming, showVerdict } from "./result.js";
 import { curlOf, fileNames, javascriptOf, jsonOf, pictureCurlOf, pythonOf, structsOf, takesPicture } from "./snippets.js";
+import { copyOf, named, newStep, stepOf, tensorsOf, titleOf } from "./steps.js";
 import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
-import { DATA_TYPES, bytesText, byProperty, shapeText, tensorOf } from "./tensor.js";
+import { DATA_TYPES, bytesText, byProperty, shapeText } from "./tensor.js";
 import { View, Viewer } from "./viewer.js";
 
 const $ = (selector) => document.querySelector(selector);
 const MOST_BYTES = 64 << 20, MOST_SECONDS = 3; // what runs without being asked to
 const PAUSE = 120; // milliseconds after the last change
 
+/**
+ * `step` is what the form shows: one of the chain's, or an operator that is in no chain yet and reads what the chain makes.
+ * `own` is the tensor that it reads; `filledIn` whether nothing of it was changed by hand.
+ */
 const state = {
-  source: null, tensor: null, operator: null, texts: {}, extra: {}, outputs: {}, answer: null, verdict: null, call: null,
-  tensors: {}, language: "json", outputSizes: "", outputType: "", filledIn: false,
+  source: null, tensor: null, step: null, own: null, outputs: {}, answer: null, verdict: null, call: null, tensors: {}, filledIn: false,
 };
+const chain = new Chain();
+const levelNow = () => $("#level").value;
 const view = new View();
 const announce = (text) => ($("#announcer").textContent = text);
 const viewers = { input: new Viewer($("#input"), view, "Input", announce), output: new Viewer($("#output"), view, "Output", announce) };
@@ -42,7 +54,8 @@ function makeTensor() {
   $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}${reduced}`;
   viewers.input.show(state.tensor, { range: $("#range").value });
   view.set({ zoom: 1, x: 0.5, y: 0.5 });
-  if (state.operator && before !== shape.length) fillIn();
+  if (!chain.steps.length) state.own = state.tensor;
+  if (state.step && !chain.steps.length && before !== shape.length) showStep(newStep(state.step.operator, state.own), state.own, true);
   else changed();
 }
 
@@ -64,38 +77,32 @@ async function useSample(name) {
 
 // ---- operator --------------------------------------------------------------------------------------------------------
 
+let choices = 0; // of steps to show; the last one counts
+
+/** An operator of the picker, with fields filled in for what the chain makes so far. */
 async function useOperator(id) {
-  state.operator = await loadOperator(id);
-  $("#summary").replaceChildren(...withCode(sentence(state.operator.summary)));
-  fillIn();
+  const choice = ++choices;
+  try {
+    const operator = await loadOperator(id), own = await chain.ownAt(chain.steps.length, state.tensor, levelNow());
+    if (choice === choices) showStep(newStep(operator, own), own, true);
+  } catch (error) {
+    fail(error);
+  }
 }
 
-/** Fills every field in anew, for the operator and the shape that are chosen now. */
-function fillIn() {
-  const { operator, tensor } = state;
-  state.texts = Object.fromEntries(operator.fields.map((field) => [field.key, suggest(field, operator, tensor.shape)]));
-  Object.assign(state, { outputSizes: "", outputType: "", filledIn: true });
-  state.extra = {};
-  for (const input of operator.inputs.slice(1)) state.extra[input.name] = firstExtra(input, tensor);
-  if (operator.inputs[0]?.array) state.extra[operator.inputs[0].name] = { from: "same" };
+/** Puts a step into the form. @param {boolean} filledIn whether nothing of it was changed by hand yet */
+function showStep(step, own, filledIn = false) {
+  Object.assign(state, { step, own, filledIn });
+  $("#summary").replaceChildren(...withCode(sentence(step.operator.summary)));
+  picker.show(step.operator.id);
   showForm();
+  showChain();
   changed();
 }
 
-function firstExtra(input, { type, shape }) {
-  const known = input.types.map((name) => byProperty("directml", name) ?? byProperty("onnx", name)).filter(Boolean);
-  if (input.optional) return { from: "none", type: known[0] ?? "float32", shape: "1", values: "1" };
-  const ones = shape.map(() => 1).join(", "), channels = shape.at(-3) ?? 1;
-  if (["FilterTensor", "W"].includes(input.field) && shape.length === 4) { // the mean of 3 x 3 elements
-    return { from: "typed", type: known.includes(type) ? type : known[0], shape: `1, ${channels}, 3, 3`, values: (1 / (9 * channels)).toPrecision(4) };
-  }
-  const fits = known.includes(type) || known.length === 0;
-  return { from: fits ? "same" : "typed", type: fits ? type : known.at(-1), shape: ones, values: "0" };
-}
-
 function showForm() {
-  const { operator, texts, tensor } = state;
-  const form = { operator, texts, rank: tensor.shape.length, changed: fieldChanged, redraw: showForm };
+  const { own, step: { operator, texts, extra: said } } = state;
+  const form = { operator, texts, rank: own.shape.length, changed: fieldChanged, redraw: showForm };
   const simple = simpleControls(operator, form);
   keepFocus($("#simple"), () => $("#simple").replaceChildren(...(simple ?? [])));
   renderFields($("#fields"), operator.fields, texts, (key) => { if (simple) keepFocus($("#fields"), showForm); changed(key); });
@@ -103,58 +110,101 @@ function showForm() {
   $("#more").open = !simple || $("#more").open;
   const extra = operator.inputs.filter((input, index) => index > 0 || input.array);
   $("#inputs").replaceChildren(...extra.map((input) =>
-    inputControls(input, state.extra[input.name], changed, async (file) => readNpy(new Uint8Array(await file.arrayBuffer())), Object.keys(DATA_TYPES)),
+    inputControls(input, said[input.name], changed, async (file) => readNpy(new Uint8Array(await file.arrayBuffer())), Object.keys(DATA_TYPES)),
   ));
 }
 
 function fieldChanged(key) {
-  const field = state.operator.fields.find((each) => each.key === key);
-  for (const each of state.operator.fields) {
+  const { operator, texts } = state.step, field = operator.fields.find((each) => each.key === key);
+  for (const each of operator.fields) {
     const control = $(`#fields [data-field="${each.path}"]`);
-    if (control && control.value !== state.texts[each.key]) control.value = state.texts[each.key];
+    if (control && control.value !== texts[each.key]) control.value = texts[each.key];
   }
   changed(field);
 }
 
 function outputControls() {
-  const sizes = element("input", { type: "text", id: "output-sizes", value: state.outputSizes, placeholder: "follow",
-    oninput: () => { state.outputSizes = sizes.value; changed(); } });
+  const { step } = state;
+  const sizes = element("input", { type: "text", id: "output-sizes", value: step.outputSizes, placeholder: "follow",
+    oninput: () => { step.outputSizes = sizes.value; changed(); } });
   const types = Object.values(DATA_TYPES).map(({ directml }) => directml).filter(Boolean);
-  const type = select([["", "follows"], ...types], state.outputType, (chosen) => { state.outputType = chosen; changed(); });
+  const type = select([["", "follows"], ...types], step.outputType, (chosen) => { step.outputType = chosen; changed(); });
   type.id = "output-type";
   return element("div", { class: "pair" },
     element("div", { class: "field" }, element("label", { for: "output-sizes" }, "Output sizes"), sizes),
     element("div", { class: "field" }, element("label", { for: "output-type" }, "Output type"), type));
 }
 
-/** Draws a form anew without taking the focus away from the control that is used. */
-function keepFocus(root, redraw) {
-  const controls = () => [...root.querySelectorAll("input, select")];
-  const index = controls().indexOf(document.activeElement);
-  const caret = index >= 0 && document.activeElement.type === "text" ? document.activeElement.selectionStart : null;
-  redraw();
-  if (index < 0) return;
-  const again = controls()[index];
-  again?.focus();
-  if (caret !== null && again?.type === "text") again.setSelectionRange(caret, caret);
+// ---- chain -----------------------------------------------------------------------------------------------------------
+
+const chainList = new ChainList($("#steps"), { show: lookAt, move: moveStep, remove: removeStep });
+
+function showChain() {
+  const { steps, facts } = chain, { step } = state, place = steps.indexOf(step);
+  chainList.draw(steps, step, facts);
+  $("#chain-save").disabled = !steps.length;
+  $("#chain-hint").textContent = !steps.length ? "Steps run one after another in one request. Add this operator, then choose the next."
+    : place < 0 ? `Shown: the result of ${step.operator.name} after ${steps.length} step${steps.length > 1 ? "s" : ""}. It is not added yet.`
+    : `Shown: the result of step ${place + 1} of ${steps.length}. Its fields are in the form; another operator there is the next step.`;
 }
 
-function tensorsOfCall() {
-  const { operator, tensor } = state, tensors = {};
-  const listed = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);
-  for (const [index, input] of operator.inputs.entries()) {
-    const extra = state.extra[input.name];
-    const own = index === 0 || extra.from === "same" ? tensor
-      : extra.from === "typed" ? tensorOf(extra.type, listed(extra.shape), listed(extra.values))
-      : extra.from === "file" ? extra.tensor : null;
-    if (index > 0 && extra.from === "file" && !own) throw new Error(`${input.field}: choose an npy file.`);
-    if (input.array) {
-      tensors[`${input.name}_0`] = own;
-      const second = index > 0 ? null : extra.from === "typed" ? tensorOf(extra.type, listed(extra.shape), listed(extra.values)) : extra.from === "file" ? extra.tensor : tensor;
-      if (second && extra.from !== "none") tensors[`${input.name}_1`] = second;
-    } else if (own) tensors[input.name] = own;
+/** Puts a step into the form, or an operator that stands after all of them. */
+async function lookAt(step) {
+  const choice = ++choices, place = chain.with(step).indexOf(step);
+  const own = await chain.ownAt(place, state.tensor, levelNow()).catch(fail);
+  if (own && choice === choices) showStep(step, own);
+}
+
+async function addStep() {
+  const { steps } = chain, { step } = state, added = named(steps.includes(step) ? copyOf(step) : step, steps);
+  steps.push(added);
+  announce(`${titleOf(added, steps.length - 1)}, added`);
+  await lookAt(added);
+}
+
+function moveStep(step, by) {
+  announce(`${step.operator.name} is step ${chain.move(step, by) + 1} now`);
+  return lookAt(state.step).then(() => chainList.focus(step.name, by < 0 ? "up" : "down"));
+}
+
+async function removeStep(step) {
+  announce(`${titleOf(step, chain.steps.indexOf(step))}, removed`);
+  const next = chain.remove(step);
+  await lookAt(state.step === step && next ? next : state.step);
+  if (next) chainList.focus(next.name, "show");
+  else $("#step-add").focus();
+}
+
+async function openChain(file) {
+  try {
+    const { steps, declared } = await readChain(await file.text(), state.tensor);
+    fitInput(declared);
+    chain.open(steps);
+    announce(`${file.name} opened: ${steps.length} step${steps.length > 1 ? "s" : ""}`);
+    await lookAt(steps.at(-1));
+  } catch (error) {
+    fail(error);
   }
-  return tensors;
+}
+
+/** Makes the input the one that a chain declares, or says why it is not. */
+function fitInput({ data_type: name, sizes }) {
+  const type = Object.keys(DATA_TYPES).find((each) => [each, DATA_TYPES[each].directml, DATA_TYPES[each].frame].includes(name));
+  const { source, tensor } = state, asked = "Choose such an input, then open the file again.";
+  if (Array.isArray(sizes) && (sizes.length !== tensor.shape.length || sizes.some((size, axis) => typeof size === "number" && size !== tensor.shape[axis])))
+    throw new Error(`This chain takes a tensor of ${shapeText(sizes)}; the input here is ${shapeText(tensor.shape)}. ${asked}`);
+  if (name === undefined || type === tensor.type) return;
+  if (!type || !source.pixels || !isPictureType(type)) throw new Error(`This chain takes ${name}; the input here is ${tensor.type}. ${asked}`);
+  $("#type").value = type;
+  makeTensor();
+}
+
+async function saveChain() {
+  try {
+    save(`${jsonOf(await chain.document(state.tensor, levelNow()))}\n`, "chain.json");
+  } catch (error) {
+    fail(error);
+  }
 }
 
 // ---- one round -------------------------------------------------------------------------------------------------------
@@ -170,7 +220,7 @@ function changed() {
 /** Validates, runs and shows; what was under way before is ended. */
 async function update(asked) {
   clearTimeout(timer);
-  if (!state.operator || !state.tensor) return;
+  if (!state.step || !state.tensor) return;
   round?.abort();
   const { signal } = (round = new AbortController());
   state.call = null;
@@ -178,41 +228,58 @@ async function update(asked) {
     await updateOnce(asked, signal);
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
-    if (error instanceof Problem && error.status === 401) return askForKey(error.message);
-    showErrors([error.message]);
+    fail(error);
     await showCode();
   }
 }
 
+/** Says what went wrong: at its steps, where the server names them. */
+function fail(error) {
+  if (error instanceof Problem && error.status === 401) return askForKey(error.message);
+  const violations = error.violations ?? [];
+  if (!violations.some((each) => stepOf(each) >= 0)) return showErrors([error.message]);
+  showErrors(chain.tellAtSteps(violations, state.step));
+  showChain();
+}
+
 async function updateOnce(asked, signal) {
-  const { operator, texts } = state;
-  const level = $("#level").value, backend = $("#backend").value;
-  const tensors = tensorsOfCall(), output = outputOf(state.outputSizes, state.outputType, tensors);
-  const verdict = await validate(documentOf(operator, texts, tensors, output), operator.dialect === "directml" ? level : "", signal);
+  const { step, tensor } = state, level = levelNow(), backend = $("#backend").value;
+  const found = await (chain.steps.length ? chain.validate(step, tensor, level, signal) : validateAlone(level, signal));
   signal.throwIfAborted();
+  state.own = found.reads ?? state.own;
   const first = state.filledIn; // nothing was changed by hand since the fields were filled in
   state.filledIn = false;
-  if (first && !output && verdict.violations.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing")) {
-    state.outputSizes = state.tensor.shape.join(", "); // a first guess, to be changed
+  const missing = found.own.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing");
+  if (first && missing && !step.outputSizes && !step.outputType) {
+    step.outputSizes = state.own.shape.join(", "); // a first guess, to be changed
     showForm();
     return updateOnce(asked, signal);
   }
-  markViolations($("#fields"), verdict.violations);
-  if (!verdict.valid) {
-    showErrors(verdict.violations.map(({ path, message }) => ({ path, message })), verdict);
+  markViolations($("#fields"), found.own);
+  showChain();
+  const { verdict } = found;
+  if (!verdict?.valid) {
+    showErrors(found.errors, verdict);
     return showCode();
   }
-  const outputs = verdict.outputs.length, answerType = verdict.outputs[0]?.dtype;
-  const call = callOf(operator, texts, tensors, { output, level, backend, outputs, answerType });
-  Object.assign(state, { verdict, call, tensors });
+  Object.assign(state, { verdict, tensors: found.tensors, call: found.callOf({ level, backend }), shown: found });
   const large = verdict.output_bytes > MOST_BYTES || (verdict.cost?.seconds ?? 0) > MOST_SECONDS;
   showVerdict(verdict, large && !asked);
   await showCode();
   if (large && !asked) return;
-  const answer = await run({ ...call, body: bodyOf(tensors) }, signal);
+  const answer = await run({ ...state.call, body: bodyOf(found.tensors, state.call) }, signal);
   showAnswer(answer, verdict);
   await showTaps(signal);
   $("#result").dataset.round = String(++rounds); // tests wait for it
+}
+
+/** The operator by itself, as a request of one operator. */
+async function validateAlone(level, signal) {
+  const { step: { operator, texts, outputSizes, outputType }, step, tensor } = state;
+  const tensors = tensorsOf(step, tensor), output = outputOf(outputSizes, outputType, tensors);
+  const verdict = await validate(documentOf(operator, texts, tensors, output), operator.dialect === "directml" ? level : "", signal);
+  return { verdict, tensors, reads: tensor, own: verdict.violations, errors: verdict.violations,
+    callOf: (options) => callOf(operator, texts, tensors, { ...options, output, outputs: verdict.outputs.length, answerType: verdict.outputs[0]?.dtype }) };
 }
 
 function showAnswer(answer, verdict) {
@@ -240,8 +307,9 @@ function showOutput() {
 }
 
 async function showTaps(signal) {
-  const probe = tapProbe(state.operator, state.texts, state.tensor.shape), card = $("#taps-card");
-  card.hidden = !probe || state.operator.inputs.length > 1;
+  const { operator, texts } = state.step, card = $("#taps-card");
+  const probe = tapProbe(operator, texts, state.tensor.shape);
+  card.hidden = !probe || operator.inputs.length > 1 || chain.steps.length > 0; // a later step does not read the input that is shown
   card.parentElement.classList.toggle("alone", card.hidden);
   if (card.hidden) return;
   if (state.tensor.shape.length < 2) $("#taps-axis").value = "-1";
@@ -261,60 +329,27 @@ async function showTaps(signal) {
 
 // ---- code ------------------------------------------------------------------------------------------------------------
 
-const LANGUAGES = {
-  json: ["Descriptor", () => jsonOf(state.verdict.op)],
-  curl: ["curl", (names) => curlOf(state.call, names)],
-  picture: ["curl, picture", () => pictureCurlOf(state.call, state.source, state.tensor.type)],
-  python: ["Python", (names) => pythonOf(state.call, names, state.verdict, { level: $("#level").value, backend: $("#backend").value })],
-  javascript: ["JavaScript", (names) => javascriptOf(state.call, names)],
-  c: ["DirectML, C++", () => structsOf(state.verdict)],
-};
+const codeCard = new CodeCard({ json: "JSON", curl: "curl", picture: "curl, picture", python: "Python", javascript: "JavaScript", c: "DirectML, C++" }, announce);
 
-async function showCode() {
-  $("#copy").disabled = !state.call;
-  $("#code-hint").textContent = "";
-  if (!state.call) return void ($("#code code").textContent = "This call is not valid yet.");
-  $("#tab-picture").hidden = !takesPicture(state.source, state.tensors, state.verdict);
-  if (state.language === "picture" && $("#tab-picture").hidden) return chooseTab("curl");
-  const [, write] = LANGUAGES[state.language];
-  const count = Object.keys(state.tensors).length, names = fileNames(state.call, count);
-  $("#code code").textContent = await write(names);
-  const hints = [];
-  if (count === 1 && ["curl", "python", "javascript"].includes(state.language)) hints.push(`${names.input} is what Save beside Input gives.`);
-  if (state.source.reduced && takesPicture({ ...state.source, reduced: false }, state.tensors, state.verdict)) {
-    hints.push("To send the picture file itself (curl, picture), set Longest side to “as it is”.");
-  }
-  $("#code-hint").textContent = hints.join(" ");
-}
-
-function showTabs() {
-  const tabs = Object.entries(LANGUAGES).map(([id, [text]]) => element("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "code",
-    "aria-selected": String(id === state.language), hidden: id === "picture", tabindex: id === state.language ? "0" : "-1", onclick: () => chooseTab(id) }, text));
-  $(".tabs").replaceChildren(...tabs);
-}
-
-async function chooseTab(id) {
-  state.language = id;
-  for (const tab of document.querySelectorAll("[role=tab]")) {
-    const chosen = tab.id === `tab-${id}`;
-    tab.setAttribute("aria-selected", String(chosen));
-    tab.tabIndex = chosen ? 0 : -1;
-  }
-  $("#code").setAttribute("aria-labelledby", `tab-${id}`);
-  await showCode();
-}
-
-async function copyCode() {
-  const text = $("#code code").textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch { // no permission, or the page did not come over https or from this machine
-    getSelection().selectAllChildren($("#code code"));
-    document.execCommand("copy");
-  }
-  $("#copy").textContent = "Copied";
-  announce("Copied");
-  setTimeout(() => ($("#copy").textContent = "Copy"), 1500);
+function showCode() {
+  if (!state.call) return codeCard.show(null);
+  const { call, verdict, tensors, source, tensor, shown: { graph, steps, walked, later } } = state;
+  const count = Object.keys(tensors).length, names = fileNames(call, count), options = { level: levelNow(), backend: $("#backend").value };
+  const alone = {
+    json: () => jsonOf(verdict.op), python: () => pythonOf(call, names, verdict, options), javascript: () => javascriptOf(call, names), c: () => structsOf(verdict),
+  };
+  const chained = {
+    json: () => jsonOf(graph), python: () => chainPythonOf(graph, names, options), javascript: () => chainJavascriptOf(graph, call, names),
+    c: () => chainStructsOf(graph, steps, walked, verdict.lowest_feature_level),
+  };
+  const languages = { ...(graph ? chained : alone), curl: () => curlOf(call, names), picture: () => pictureCurlOf(call, source, tensor.type) };
+  const takes = (picture) => !call.metadata && takesPicture(picture, tensors, verdict);
+  const hint = (language) => [
+    ...(count === 1 && ["curl", "python", "javascript"].includes(language) ? [`${names.input} is what Save beside Input gives.`] : []),
+    ...(source.reduced && takes({ ...source, reduced: false }) ? ["To send the picture file itself (curl, picture), set Longest side to “as it is”."] : []),
+    ...(later ? [`These are the first ${steps.length} of ${steps.length + later} steps, up to the one that is shown.`] : []),
+  ].join(" ");
+  return codeCard.show({ write: (language) => languages[language](), hint, picture: takes(source) });
 }
 
 function save(bytes, name) {
@@ -333,7 +368,7 @@ function askForKey(message = "") {
 async function start() {
   try {
     const [catalogue, { devices }] = await Promise.all([loadCatalogue(), getJson("v1/devices")]);
-    state.names = { directml: [...catalogue.directml.keys()].sort(), onnx: [...catalogue.onnx.keys()].sort() };
+    picker.names = { directml: [...catalogue.directml.keys()].sort(), onnx: [...catalogue.onnx.keys()].sort() };
     $("#level").append(...featureLevels().map((level) => element("option", { value: level }, level)));
     const names = [...new Set(devices.filter(({ reason }) => !reason).map(({ name }) => name))];
     $("#backend").append(...names.map((name) => element("option", {}, name)));
@@ -341,30 +376,12 @@ async function start() {
     if (error.status === 401) return askForKey(error.message);
     return showErrors([error.message]);
   }
-  listOperators("");
+  picker.list("");
   await useSample("photo");
-  await useOperator($("[name=kind]:checked").value === "any" ? $("#operator").value : $("[name=kind]:checked").value);
+  await useOperator(picker.chosen());
 }
 
-function listOperators(filter) {
-  const { directml, onnx } = state.names, words = filter.toLowerCase().split(/\s+/);
-  const matching = (names) => names.filter((name) => words.every((word) => name.toLowerCase().replaceAll("_", " ").includes(word.replaceAll("_", " "))));
-  const before = $("#operator").value;
-  const group = (label, dialect, names) => {
-    const made = element("optgroup", { label });
-    made.append(...matching(names).map((name) => element("option", { value: `${dialect}:${name}` }, name)));
-    return made;
-  };
-  $("#operator").replaceChildren(group("DirectML", "directml", directml), group("ONNX", "onnx", onnx));
-  $("#operator").value = before;
-  if (!$("#operator").value) $("#operator").selectedIndex = 0;
-}
-
-const chosenOperator = () => {
-  const kind = $("[name=kind]:checked").value;
-  $("#any").hidden = kind !== "any";
-  return kind === "any" ? $("#operator").value : kind;
-};
+const picker = new OperatorPicker(useOperator);
 
 function listen() {
   for (const button of document.querySelectorAll("[data-sample]")) button.addEventListener("click", () => useSample(button.dataset.sample));
@@ -372,13 +389,6 @@ function listen() {
   $("#type").append(...Object.keys(DATA_TYPES).filter(isPictureType).map((type) => element("option", {}, type)));
   $("#type").addEventListener("change", makeTensor);
   $("#longest").addEventListener("change", () => state.source?.file && openFile(state.source.file));
-  for (const radio of document.querySelectorAll("[name=kind]")) radio.addEventListener("change", () => useOperator(chosenOperator()));
-  $("#filter").addEventListener("input", ({ target }) => {
-    const before = $("#operator").value;
-    listOperators(target.value);
-    if ($("#operator").value && $("#operator").value !== before) useOperator(chosenOperator());
-  });
-  $("#operator").addEventListener("change", () => useOperator(chosenOperator()));
   for (const id of ["#level", "#backend"]) $(id).addEventListener("change", changed);
   $("#controls").addEventListener("submit", (event) => { event.preventDefault(); update(true); });
   $("#range").addEventListener("change", showOutput);
@@ -391,16 +401,11 @@ function listen() {
     $("#zoom").textContent = view.zoom > 1 ? `${Number(view.zoom.toPrecision(3))} ×` : "fit";
     for (const canvas of document.querySelectorAll(".viewers canvas")) canvas.classList.toggle("zoomed", view.zoom > 1);
   } });
-  $("#input .save").addEventListener("click", () => state.call && save(bodyOf(state.tensors), fileNames(state.call, 1).input));
+  $("#input .save").addEventListener("click", () => state.call && save(bodyOf(state.tensors, state.call), fileNames(state.call, 1).input));
   $("#output .save").addEventListener("click", () => save(state.answer.bytes, fileNames(state.call, 1).output));
-  $("#copy").addEventListener("click", copyCode);
-  $(".tabs").addEventListener("keydown", (event) => {
-    const ids = Object.keys(LANGUAGES).filter((id) => !$(`#tab-${id}`).hidden), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const next = step ? ids[(ids.indexOf(state.language) + step + ids.length) % ids.length] : { Home: ids[0], End: ids.at(-1) }[event.key];
-    if (!next) return;
-    event.preventDefault();
-    chooseTab(next).then(() => $(`#tab-${next}`).focus());
-  });
+  $("#step-add").addEventListener("click", () => state.step && addStep());
+  $("#chain-save").addEventListener("click", saveChain);
+  $("#chain-file").addEventListener("change", ({ target }) => { if (target.files[0]) openChain(target.files[0]); target.value = ""; });
   $("#key-open").addEventListener("click", () => askForKey());
   $("#key-cancel").addEventListener("click", () => $("#key").close("cancel"));
   $("#key").addEventListener("close", () => {
@@ -417,6 +422,5 @@ function listen() {
   });
 }
 
-showTabs();
 listen();
 start();

@@ -44,6 +44,7 @@ function directmlOperator(entry) {
   const attributes = entry.fields.filter((field) => field.kind === "attribute" && (field.required || !field.name.endsWith("Count")));
   return {
     id: `directml:${entry.name}`, dialect: "directml", name: entry.name, summary: entry.summary,
+    inputOrder: entry.fields.filter((field) => field.kind === "input").map((field) => field.name),
     inputs: entry.fields.filter((field) => field.kind === "input").map((field) => ({
       field: field.name, name: field.tensor.replace(/_0$/, ""), array: field.array, optional: field.optional,
       types: [...new Set(field.support.flatMap((row) => row.data_types))],
@@ -67,6 +68,13 @@ function fieldOf({ name, query, required, array, type }, schema) {
   return { ...field, structure: array ? null : type };
 }
 
+/** Ids of operators by the names that documents may call them: `DML_OPERATOR_TILE`, `TILE`, `tile`; ONNX's as they are. */
+export function idOf({ type, op_type: opType }) {
+  const name = String(opType ?? type ?? ""), short = name.toLowerCase().replace(/^dml_operator_/, "");
+  if (opType !== undefined) return catalogue.onnx.has(name) ? `onnx:${name}` : null;
+  return catalogue.directml.has(short) ? `directml:${short}` : null;
+}
+
 function onnxOperator(entry) {
   const kinds = { INT: "number", FLOAT: "number", INTS: "numbers", FLOATS: "numbers", STRING: "text", TENSOR: "json" };
   const values = entry.inputs.filter((input) => input.role === "value").map((input) => ({
@@ -74,7 +82,7 @@ function onnxOperator(entry) {
   }));
   const attributes = entry.attributes.map((attribute) => ({
     key: attribute.name, label: attribute.name, path: attribute.name, required: attribute.required,
-    kind: attribute.choices?.length ? "choice" : kinds[attribute.type] ?? "text",
+    kind: attribute.choices?.length ? "choice" : attribute.name === "to" ? "type" : kinds[attribute.type] ?? "text",
     whole: attribute.type.startsWith("INT"), choices: attribute.choices?.map(String),
     ...(attribute.default !== null && attribute.default !== undefined && { default: attribute.default }),
   }));
@@ -83,6 +91,7 @@ function onnxOperator(entry) {
     inputs: entry.inputs.filter((input) => input.role === "tensor").map((input) => ({
       field: input.name, name: input.name, array: Boolean(input.variadic), optional: input.optional, types: input.types,
     })),
+    inputOrder: entry.inputs.map((input) => input.name),
     fields: [...values, ...attributes],
   };
 }
@@ -91,7 +100,7 @@ function onnxOperator(entry) {
 
 const NUMBERS = { GroupCount: 1, BlockSize: 2, blocksize: 2, K: 1, k: 1, P: 2, Epsilon: 1e-5, LocalSize: 3, Steepness: 1, Max: 1,
   Alpha: 1, Beta: 0.5, Gamma: 1, Exponent: 2, Scale: 1, SpatialScale: 1, SpatialScaleX: 1, SpatialScaleY: 1, MaximumSamplesPerOutput: 2,
-  MinimumSamplesPerOutput: 1, HeadCount: 1, LearningRate: 0.01, SigmoidInputScale: 1, Bias: 0, Threshold: 0.5, ValueDelta: 1, to: 1,
+  MinimumSamplesPerOutput: 1, HeadCount: 1, LearningRate: 0.01, SigmoidInputScale: 1, Bias: 0, Threshold: 0.5, ValueDelta: 1,
   DiagonalFillEnd: 1 };
 
 /** What a field holds at first, as text; "" where it is left out. */
@@ -103,6 +112,7 @@ export function suggest(field, { dialect, name }, shape) {
   const usual = { InterpolationMode: "LINEAR", RoundingDirection: "DECREASING" }[field.path];
   if (usual) return usual;
   if (field.kind === "choice") return field.choices.find((choice) => !["UNKNOWN", "NONE"].includes(choice)) ?? "";
+  if (field.kind === "type") return "float32";
   if (field.kind === "number") {
     if (field.path === "Axis") return String(rank - 1);
     return String(NUMBERS[field.path] ?? (field.path.endsWith("DimensionCount") ? rank : 0));
@@ -136,6 +146,7 @@ function parse(field, text) {
   };
   if (field.kind === "numbers") return compact.replace(/[[\]()]/g, "").split(/[\s,]+/).filter(Boolean).map(number);
   if (field.kind === "number") return number(compact);
+  if (field.kind === "type") return Number.isNaN(Number(compact)) ? compact : Number(compact); // a name, or ONNX's number
   if (field.kind === "choice") return ["true", "false"].includes(compact) ? compact === "true" : field.whole ? Number(compact) : compact;
   if (field.kind !== "json") return compact;
   try {
@@ -205,8 +216,26 @@ export function callOf(operator, texts, tensors, { output = null, level = "", ba
   };
 }
 
+const MOST_QUERY = 6000; // characters; proxies cut addresses at 8 KiB
+
+/**
+ * The call of a graph: in the query with an npy body, or in the metadata of a frame where it is too long for an address.
+ *
+ * @returns {{path: string, contentType: string, accept: string, metadata?: {graph: string}}}
+ */
+export function graphCallOf(graph, { level = "", backend = "", answerType = "float32" }) {
+  const text = JSON.stringify(graph), query = new URLSearchParams();
+  if (level) query.set("feature_level", level);
+  if (backend && backend !== "auto") query.set("backend", backend);
+  const accept = Object.keys(graph.outputs).length === 1 && answerType in DATA_TYPES ? NPY : FRAME;
+  const call = { path: `v1/graphs${query.size ? `?${query}` : ""}`, contentType: FRAME, accept, metadata: { graph: text } };
+  query.set("graph", text);
+  return String(query).length > MOST_QUERY ? call : { path: `v1/graphs?${query}`, contentType: NPY, accept };
+}
+
 /** The bytes of the body; an empty one for operators without inputs. */
-export function bodyOf(tensors) {
+export function bodyOf(tensors, { metadata } = {}) {
+  if (metadata) return writeFrame(tensors, metadata);
   const all = Object.values(tensors);
   return all.length === 0 ? new Uint8Array() : all.length === 1 ? writeNpy(all[0]) : writeFrame(tensors);
 }

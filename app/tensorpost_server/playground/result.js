@@ -22,10 +22,11 @@ export function showErrors(errors, verdict) {
 /** @param {boolean} waits whether the call is so large that it runs only when asked for */
 export function showVerdict(verdict, waits) {
   const outputs = verdict.outputs.map(({ dtype, shape }) => `${dtype} ${shapeText(shape)}`).join(", ");
-  const level = "op_type" in verdict.op ? loweringText(verdict) : `DirectML feature level ${verdict.lowest_feature_level} or later.`;
+  const isOnnx = verdict.op && "op_type" in verdict.op;
+  const level = isOnnx ? loweringText(verdict) : verdict.lowest_feature_level ? `DirectML feature level ${verdict.lowest_feature_level} or later.` : "A chain with ONNX nodes.";
   const { seconds, memory_bytes: memory } = verdict.cost ?? {};
-  const time = seconds < 0.1 ? `${Number((1000 * seconds).toPrecision(2))} ms` : `${seconds} s`;
-  const cost = verdict.cost ? ` It takes about ${time} and ${bytesText(memory)} of memory.` : "";
+  const time = seconds < 0.001 ? "less than 1 ms" : seconds < 0.1 ? `${Number((1000 * seconds).toPrecision(2))} ms` : `${seconds} s`;
+  const cost = verdict.cost ? ` Estimate: ${time} of computing, ${bytesText(memory)} of memory.` : "";
   $("#verdict").replaceChildren(
     element("p", { class: "good" }, `Valid. ${level}`),
     element("p", { class: "about" }, `Output ${outputs}, ${bytesText(verdict.output_bytes)}.${cost}${waits ? " This is large: press Run." : ""}`),

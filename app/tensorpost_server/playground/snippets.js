@@ -37,13 +37,16 @@ export function pictureCurlOf(call, { name, mediaType }, type) {
   return curlOf(picture, { input: shellQuoted(name), output: "output.png" });
 }
 
-export function javascriptOf(call, names) {
+export const javascriptOf = (call, names) => sendLines(JSON.stringify(addressOf(call)), call, names);
+
+/** @param {string} address a JavaScript expression @param {string} before lines that it needs */
+export function sendLines(address, call, names, before = "") {
   const headers = [`    "Content-Type": "${call.contentType}",`, `    Accept: "${call.accept}",`];
   if (hasKey()) headers.push("    Authorization: `Bearer ${process.env.TENSORPOST_API_KEY}`,");
   return `// Node.js, as a module. In a browser, the body may be a File.
 import { readFile, writeFile } from "node:fs/promises";
 
-const answer = await fetch(${JSON.stringify(addressOf(call))}, {
+${before}const answer = await fetch(${address}, {
   method: "POST",
   headers: {
 ${headers.join("\n")}
@@ -87,7 +90,7 @@ function shorter(value) {
   return Object.fromEntries(Object.entries(value).filter(([key]) => !dropped.includes(key)).map(([key, each]) => [key, shorter(each)]));
 }
 
-function pythonValue(value, indent = "") {
+export function pythonValue(value, indent = "") {
   const deeper = `${indent}    `;
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -119,7 +122,7 @@ export async function structsOf(verdict) {
 const OPERATOR = "operatorDesc";
 const lowerFirst = (name) => name[0].toLowerCase() + name.slice(1);
 
-async function operatorLines({ type, desc }, variable, lines) {
+export async function operatorLines({ type, desc }, variable, lines) {
   const short = type.replace("DML_OPERATOR_", ""), { fields, json_schema: schema } = await describe(short.toLowerCase());
   const prefix = variable === OPERATOR ? "" : `${variable}_`;
   const members = [];

@@ -150,6 +150,7 @@ export class Viewer {
       context.fillStyle = style.getPropertyValue("--muted");
       return context.fillText(text, canvas.width / 2, canvas.height / 2);
     }
+    if (!this.#cell) this.#tell();
     const { scale, left, top } = this.#geometry(), { height, width } = this.layout;
     context.scale(ratio, ratio);
     context.imageSmoothingEnabled = scale * ratio < 1;
@@ -197,12 +198,18 @@ export class Viewer {
     );
   }
 
+  /** How large an element is on the screen, so that pictures of other sizes are not taken for equal. */
+  #magnification() {
+    const { scale } = this.#geometry();
+    return this.#picture && scale > 0 ? `, shown at ${Number(scale.toPrecision(3))} ×` : "";
+  }
+
   #tell(aloud = false) {
     if (!this.tensor) return;
     const { height, width } = this.layout;
     const text = this.#cell
       ? `row ${this.#cell.y}, column ${this.#cell.x}: ${this.#valuesAt(this.#cell.y, this.#cell.x).map((value) => formatNumber(value)).join(", ")}`
-      : `${counted(height, "row")}, ${counted(width, "column")}`;
+      : `${counted(height, "row")}, ${counted(width, "column")}${this.#magnification()}`;
     this.readout.textContent = text;
     if (aloud) this.announce(`${this.name}, ${text}`);
   }
