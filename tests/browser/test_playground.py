@@ -74,7 +74,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         page.mouse.move(0, 0)
         scales = [
             page.inner_text(f"{figure} .readout").split()[-2] for figure in ("#input", "#output")
-        ]  # shown at 60 ×
+        ]  # "... shown at 60 x"
         input_scale, output_scale = map(float, scales)
         assert input_scale == pytest.approx(output_scale * 3, rel=0.01)  # both are as wide as the box
         assert "Estimate: less than 1 ms" in page.inner_text("#verdict")
