@@ -28,7 +28,7 @@ SizesOf = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
 ]
-OutputFile = Annotated[
+TextFile = Annotated[
     str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it. [default: standard output]")
 ]
 
@@ -100,7 +100,7 @@ def check(
 
 
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
-def show(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = None) -> None:
+def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
     from .graph_picture import shape_text, svg_of  # operators load when they are named
 
@@ -122,7 +122,7 @@ def show(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = No
 
 
 @graph.command("to-dml", epilog="Example: tensorpost graph to-dml pipeline.json photo=cat.png -o dml.json")
-def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = None) -> None:
+def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Print a graph as DirectML's structs, DML_GRAPH_DESC, as JSON."""
     from ..graphs.graph_wordings import dml_graph_of  # operators load when they are named
 
@@ -130,7 +130,7 @@ def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: OutputFile = 
 
 
 @graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o pipeline.json")
-def from_dml(document: GraphFile, *, output: OutputFile = None) -> None:
+def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
     """Print a graph of DirectML's structs as a document with names."""
     from ..graphs.graph_wordings import document_of  # operators load when they are named
 
