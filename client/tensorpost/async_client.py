@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     import httpx
 
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.preprocessing import PictureLayout
 
 __all__ = ["AsyncClient"]
 
@@ -298,6 +299,32 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level)
         return map_graph(self._transport, graph, inputs, in_flight, retry_seconds, progress, options)
+
+    async def preprocess(
+        self,
+        files: Iterable[InputValue],
+        *,
+        size: int | Sequence[int] = 224,
+        crop: int | Sequence[int] | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: PictureLayout = "NCHW",
+        dtype: DTypeLike = "float32",
+        in_flight: int = 8,
+        retry_seconds: float = 60.0,
+        backend: str | None = None,
+        device: int | None = None,
+        progress: Callable[[MapProgress], None] | None = None,
+    ) -> NDArray[Any]:
+        """Photographs as the batch that a model reads, each in one request; files travel as they are.
+
+        See `Client.preprocess`.
+        """
+        from .calls.preprocessing import Preprocessing, preprocess  # it needs operators, which load when they are named
+
+        how = Preprocessing.of(size, crop, mean, std, layout, dtype)
+        options = RequestOptions(backend, device)
+        return await preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     import httpx
 
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.preprocessing import PictureLayout
 
 __all__ = ["Client"]
 
@@ -487,6 +488,62 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level)
         return iterate_blocking(map_graph(self._transport, graph, inputs, in_flight, retry_seconds, progress, options))
+
+    def preprocess(
+        self,
+        files: Iterable[InputValue],
+        *,
+        size: int | Sequence[int] = 224,
+        crop: int | Sequence[int] | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: PictureLayout = "NCHW",
+        dtype: DTypeLike = "float32",
+        in_flight: int = 8,
+        retry_seconds: float = 60.0,
+        backend: str | None = None,
+        device: int | None = None,
+        progress: Callable[[MapProgress], None] | None = None,
+    ) -> NDArray[Any]:
+        """Photographs as the batch that a model reads, each in one request; files travel as they are.
+
+        Each is decoded, upright; resized with a filter that widens where it shrinks (that of Pillow's `BILINEAR` and of
+        torch with `antialias`, in float32); cut; divided by 255, or by 65535 if it has 16 bits; less `mean`, divided by
+        `std`. Grey is repeated for three channels, and transparency is left out.
+
+        Args:
+            files: paths, the bytes of files, Pillow's pictures, or arrays of rows, columns and channels of uint8.
+            size: rows and columns, or one number for both; with `crop` the length of the shorter side.
+            crop: rows and columns of the middle part that is kept, or one number for both.
+            mean: a number for each channel or one for all, of pixels from 0 to 1; default 0.
+            std: the same; default 1.
+            layout: `NCHW`, or `NHWC` for channels last.
+            dtype: float32 or float16.
+            in_flight: see `map`.
+            retry_seconds: see `map`.
+            backend: see `run`.
+            device: see `run`.
+            progress: see `map`.
+
+        Returns:
+            An array of as many photographs, channels, rows and columns.
+
+        Examples:
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
+            ...     photos = [np.zeros((300, 400, 3), np.uint8), np.zeros((50, 60), np.uint8)]
+            ...     tp.preprocess(photos, size=256, crop=224, mean=(0.485, 0.456, 0.406), dtype="float16").shape
+            (2, 3, 224, 224)
+
+        Raises:
+            InvalidParameter, InvalidFrame, OSError: an argument is wrong, or a file cannot be read.
+            ModuleNotFoundError: a file without Pillow.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        from .calls.preprocessing import Preprocessing, preprocess  # it needs operators, which load when they are named
+
+        how = Preprocessing.of(size, crop, mean, std, layout, dtype)
+        options = RequestOptions(backend, device)
+        return run_blocking(preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

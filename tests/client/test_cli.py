@@ -26,7 +26,7 @@ from tensorpost.command_line.cli import app
 from tensorpost.command_line.terminal import print_table
 
 COMMANDS = [
-    "serve", "tile", "resample", "run", "onnx", "operators", "validate", "devices", "doctor", "warmup",
+    "serve", "tile", "resample", "preprocess", "run", "onnx", "operators", "validate", "devices", "doctor", "warmup",
     "healthcheck", "bench", "config",
 ]  # fmt: skip
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}

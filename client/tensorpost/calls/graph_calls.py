@@ -84,7 +84,7 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
-    values = {name: _input(name, value) for name, value in inputs.items()}
+    values = {name: read_input(name, value) for name, value in inputs.items()}
     picture = next(iter(values.values()), None) if len(values) == 1 else None
     if isinstance(picture, EncodedImage) and len(quote(text)) <= _MOST_QUERY_BYTES:
         body: dict[str, NDArray[Any]] | EncodedImage = picture
@@ -106,7 +106,7 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
     return GraphRequest(template, body, text, read)
 
 
-def _input(name: str, value: object) -> NDArray[Any] | EncodedImage:
+def read_input(name: str, value: object) -> NDArray[Any] | EncodedImage:
     """An input as an array, or as the picture that it is a file of."""
     if isinstance(value, (str, os.PathLike)):
         path = Path(cast("str | os.PathLike[str]", value))
@@ -116,6 +116,8 @@ def _input(name: str, value: object) -> NDArray[Any] | EncodedImage:
                 return np.load(path, mmap_mode="r", allow_pickle=False)
             content = start + file.read()
         return open_image(content, str(path))
+    if isinstance(value, EncodedImage):
+        return value
     if isinstance(value, (bytes, bytearray)) and picture_format(bytes(value[:16])) is not None:
         return open_image(bytes(value), name)
     return as_array(name, value)

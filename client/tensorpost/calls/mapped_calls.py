@@ -50,18 +50,27 @@ def map_graph(
         raise InvalidParameter(f"inputs is {shown(inputs)}; it must be an iterable of what run_graph takes as inputs")
 
     def call(item: GraphInputs | InputValue) -> Awaitable[ArraysByName]:
-        return _repeated(transport, document, item, retry_seconds, options)
+        return repeated(transport, document, item, retry_seconds, options)
 
-    return _in_order(transport, inputs, call, in_flight, progress)
+    return in_order(transport, inputs, call, in_flight, progress)
 
 
-async def _in_order(
+async def in_order(
     transport: Transport | ManyServers,
     inputs: Iterable[Any],
     call: Callable[[Any], Awaitable[ArraysByName]],
     in_flight: int,
     progress: Callable[[MapProgress], None] | None,
 ) -> AsyncGenerator[ArraysByName]:
+    """The results of a call for each of many inputs, in their order.
+
+    Args:
+        transport: the way to the server.
+        inputs: taken as they are needed.
+        call: called beside the caller, several times at once.
+        in_flight: how many at once.
+        progress: told after each result.
+    """
     total = len(inputs) if isinstance(inputs, Sized) else None
     tasks = transport.runtime.tasks(in_flight)
     begun: deque[Awaitable[ArraysByName]] = deque()
@@ -86,10 +95,18 @@ async def _in_order(
         await tasks.close()
 
 
-async def _repeated(
+async def repeated(
     transport: Transport | ManyServers, document: GraphDocument, item: object, seconds: float, options: RequestOptions
 ) -> ArraysByName:
-    """One call, repeated while its error may pass and there is time."""
+    """One call, repeated while its error may pass and there is time.
+
+    Args:
+        transport: the way to the server.
+        document: the graph.
+        item: its inputs, or its only input.
+        seconds: how long it is repeated.
+        options: see `compute_graph`.
+    """
     from .graph_calls import inputs_of  # operators load when they are named
 
     inputs = inputs_of(cast("Any", document), item)

@@ -29,6 +29,7 @@ from .command_options import (
 from .graph_commands import graph
 from .keys_commands import keys
 from .operator_commands import onnx, resample, run, tile, validate
+from .preprocess_command import preprocess
 from .server_commands import server_commands
 from .terminal import gib, print_json, print_table, show_block, show_error, size_text
 
@@ -159,6 +160,9 @@ app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
 
 
 app.command(epilog="Example: tensorpost resample photo.png -o big.png --scale 2")(resample)
+
+
+app.command(epilog="Example: tensorpost preprocess *.jpg -o batch.npy --size 256 --crop 224")(preprocess)
 
 
 app.command(epilog="Example: tensorpost run join a.npy b.npy -s axis=1 -o joined.npy")(run)
