@@ -63,7 +63,11 @@ def filled(path: str, operation: dict[str, Any], document: dict[str, Any]) -> tu
             query[parameter["name"]] = value
     content = operation["requestBody"]["content"]
     media_type = next(iter(content))
-    return path_of(path, operation), query, media_type, content[media_type].get("example")
+    shown = content[media_type].get("example")
+    several = content[media_type].get("examples", {})  # of which the page fills in the first
+    if several:
+        shown = next(iter(several.values()))["value"]
+    return path_of(path, operation), query, media_type, shown
 
 
 def test_what_the_page_fills_in_is_answered_with_200(app: AppClient, document: dict[str, Any]):
@@ -86,6 +90,14 @@ def test_what_the_page_fills_in_is_answered_with_200(app: AppClient, document: d
         _, _, _, example = filled(path, document["paths"][path]["post"], document)
         (tensor,) = app.post(path, json.dumps(example), JSON).json()["tensors"].values()
         np.testing.assert_array_equal(expected, np.reshape(tensor["data"], tensor["shape"])[0, 0])
+
+
+def test_both_wordings_of_a_graph_are_computed(app: AppClient, document: dict[str, Any]):
+    shown = document["paths"]["/v1/graphs"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    x = np.reshape(shown["with names"]["value"]["tensors"]["x"]["data"], (2, 3))
+    for name, expected in (("with names", np.tile(x / 2, (1, 2))), ("in DirectML's structs", TILED)):
+        (tensor,) = app.post("/v1/graphs", json.dumps(shown[name]["value"]), JSON).json()["tensors"].values()
+        np.testing.assert_array_equal(np.reshape(tensor["data"], tensor["shape"])[0, 0], expected)
 
 
 def test_the_bodies_that_are_served_get_the_right_answer(app: AppClient):

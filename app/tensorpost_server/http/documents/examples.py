@@ -67,6 +67,32 @@ def graph_call() -> dict[str, Any]:
     return {"graph": graph, "tensors": {"x": x}}
 
 
+def dml_graph_call() -> dict[str, Any]:
+    """A call of a graph in DirectML's structs: what is negative becomes 0, then the tensor is laid side by side."""
+    tile = _TILE.to_document()
+    tensor = tile["desc"]["InputTensor"]
+    relu = {"type": "DML_OPERATOR_ACTIVATION_RELU", "desc": {"InputTensor": tensor, "OutputTensor": tensor}}
+    nodes = [
+        {"Type": "DML_GRAPH_NODE_TYPE_OPERATOR", "Desc": {"Operator": operator, "Name": name}}
+        for name, operator in (("relu", relu), ("tiled", tile))
+    ]
+
+    def edge(kind: str, **desc: int) -> dict[str, Any]:
+        return {"Type": f"DML_GRAPH_EDGE_TYPE_{kind}", "Desc": desc}
+
+    graph = {
+        "InputCount": 1,
+        "OutputCount": 1,
+        "Nodes": nodes,
+        "InputEdges": [edge("INPUT", GraphInputIndex=0, ToNodeIndex=0, ToNodeInputIndex=0)],
+        "OutputEdges": [edge("OUTPUT", FromNodeIndex=1, FromNodeOutputIndex=0, GraphOutputIndex=0)],
+        "IntermediateEdges": [
+            edge("INTERMEDIATE", FromNodeIndex=0, FromNodeOutputIndex=0, ToNodeIndex=1, ToNodeInputIndex=0)
+        ],
+    }
+    return {"graph": graph, "tensors": {"input_0": graph_call()["tensors"]["x"]}}
+
+
 def tile_document() -> dict[str, Any]:
     """The operator document of the example."""
     return _TILE.to_document()

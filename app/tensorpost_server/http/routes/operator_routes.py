@@ -129,7 +129,15 @@ async def run_operator() -> Response:
 _GRAPH_OPENAPI = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"type": "object"}, "example": examples.graph_call()}},
+        "content": {
+            "application/json": {
+                "schema": {"type": "object"},
+                "examples": {
+                    "with names": {"value": examples.graph_call()},
+                    "in DirectML's structs": {"value": examples.dml_graph_call()},
+                },
+            }
+        },
     },
 }
 
@@ -141,8 +149,8 @@ async def run_graph() -> Response:
     """Post a graph of operators and ONNX nodes with its input tensors; its outputs come back as raw bytes.
 
     The graph stands in a frame's metadata under `graph`, in the member `graph` of a JSON body beside `tensors`, or in
-    the query parameter `graph` if the body is an npy file, a picture, raw bytes or an npz archive. What lies between
-    the nodes never travels. Answers are as for `/v1/operators`.
+    the query parameter `graph` if the body is an npy file, a picture, raw bytes or an npz archive: a document with
+    names, or `DML_GRAPH_DESC` as JSON. What lies between the nodes never travels. Answers are as for `/v1/operators`.
     """
     raise AssertionError(_DISPATCHED)
 
