@@ -14,12 +14,12 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput
+from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput, Ref
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.problems import OutOfDeviceMemory
 
-from ..forms.base import extents, go_on
-from ..planning import OutputSlice, Plan, PlanStep, Stage, cut
+from ..forms.base import Box, extents, go_on, whole_box
+from ..planning import OutputSlice, Plan, PlanStep, Stage, cut, local_step
 from .base import DeviceMemory, plain_memory
 
 SMALLEST_PART = 64 * 1024
@@ -56,6 +56,17 @@ class RunDevice(Protocol):
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
         """All outputs of a step in full, as arrays of their sizes and types that stay on the device."""
+        ...
+
+    def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, box: Box) -> Any:
+        """A box of the only output of a step, packed, as an array of the box's sizes that stays on the device.
+
+        Args:
+            step: what is computed; not one whose outputs are computed together.
+            inputs: arrays that `put`, `compute` or `compute_box` returned, or views of them.
+            uploaded: what `put` returned with them.
+            box: the coordinates, which are one run of the output's bytes or come in any order.
+        """
         ...
 
     def compute_slice(
@@ -115,6 +126,7 @@ class DeviceRun:
         "_device",
         "_ended",
         "_inputs",
+        "_local_steps",
         "_lock",
         "_memory",
         "_plan",
@@ -131,6 +143,7 @@ class DeviceRun:
         self._lock = threading.RLock() if plan.stages else None
         self._begun = self._ended = 0  # stages
         self._tensors: dict[tuple[int, int], Any] = {}  # outputs of stages, by step and output
+        self._local_steps: dict[tuple[int, tuple[int, ...]], PlanStep] = {}  # by step and sizes of the box
         self._memory: list[memoryview] = []  # of the outputs of the stage that is computed in parts
         layouts: Sequence[Layout] = plan.input_layouts
         if plan.is_graph:
@@ -199,17 +212,55 @@ class DeviceRun:
         """The inputs of a step, as it reads them."""
         if not self._plan.is_graph:
             return self._inputs
-        found: list[Any] = []
-        for source, layout in zip(step.sources, step.operands, strict=True):
-            match source:
-                case GraphInput(index):
-                    array = self._inputs[index]
-                case GraphConstant(index):
-                    array = self._inputs[len(self._plan.inputs) + index]
-                case NodeOutput(number, index):
-                    array = self._tensors[number, index]
-            found.append(as_operand(self._device.xp, array, layout))
-        return found
+        return [self._operand(source, layout) for source, layout in zip(step.sources, step.operands, strict=True)]
+
+    def _operand(self, source: Ref, layout: Layout) -> Any:
+        match source:
+            case GraphInput(index):
+                array = self._inputs[index]
+            case GraphConstant(index):
+                array = self._inputs[len(self._plan.inputs) + index]
+            case NodeOutput(number, index):
+                array = self._tensors[number, index]
+        return as_operand(self._device.xp, array, layout)
+
+    # ---- streamed steps ----------------------------------------------------------------------------------------------
+
+    def _is_streamed(self, source: Ref) -> bool:
+        return isinstance(source, NodeOutput) and source.node in self._plan.streamed
+
+    def _reads_streamed(self, step: PlanStep) -> bool:
+        return bool(self._plan.streamed) and any(map(self._is_streamed, step.sources))
+
+    def _local(self, number: int, box: Box) -> tuple[PlanStep, list[Any]]:
+        """A step that computes a box of what another one computes, and its inputs."""
+        step = self._plan.steps[number]
+        form, reads = step.form.localized(box), step.form.reads(box)
+        boxes = [read for read in reads if read is not None]
+        assert form is not None, f"{step.name} reads whole inputs"
+        inputs = [
+            self._box(source.node, read)
+            if isinstance(source, NodeOutput) and source.node in self._plan.streamed
+            else self._operand(source, layout)[(*[slice(*span) for span in read], ...)]
+            for source, layout, read in zip(step.sources, step.operands, boxes, strict=True)
+        ]
+        key = (number, tuple(extents(box)))
+        local = self._local_steps.get(key)
+        if local is None:
+            local = local_step(step, form, box, boxes, [*map(self._is_streamed, step.sources)])
+            if form is step.form:
+                self._local_steps[key] = local
+        return local, inputs
+
+    def _box(self, number: int, box: Box) -> Any:
+        """A box of the output of a streamed step."""
+        step = self._plan.steps[number]
+        if not math.prod(extents(box)):
+            return self._device.xp.empty(extents(box), step.outputs[0].layout.data_type.dtype)
+        if self._reads_streamed(step):
+            local, inputs = self._local(number, box)
+            return self._device.compute_box(local, inputs, self._uploaded, whole_box(extents(box)))
+        return self._device.compute_box(step, self._operands(step), self._uploaded, box)
 
     # ---- slices ------------------------------------------------------------------------------------------------------
 
@@ -238,7 +289,11 @@ class DeviceRun:
                 part = array[(*[slice(*span) for span in piece.box], ...)]  # an array at rank 0 too
                 return self._device.take(part, layout, piece, target)
             own = piece if piece.output == output else replace(piece, output=output)
-            inputs = self._operands(step) if self._plan.is_graph else self._inputs
+            if self._reads_streamed(step):
+                step, inputs = self._local(number, piece.box)
+                own = replace(own, box=whole_box(extents(piece.box)), begin=0)
+            else:
+                inputs = self._operands(step)
             return self._device.compute_slice(step, inputs, self._uploaded, own, target)
         except OutOfDeviceMemory:
             part = replace(layout, sizes=tuple(extents(piece.box)), size_in_bytes=piece.computed)

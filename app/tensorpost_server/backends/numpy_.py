@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
-from ..forms.base import extents
+from ..forms.base import Box, extents
 from ..planning import OutputSlice, Plan, PlanStep
 from .base import HostBackend
 from .device_run import DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
@@ -54,6 +54,11 @@ class NumpyBackend(HostBackend):
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
         return outputs_of(np, step, inputs)
+
+    def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: None, box: Box) -> Any:
+        out = np.empty(extents(box), step.outputs[0].layout.data_type.dtype)
+        step.form.fill(np, inputs, box, out)
+        return out
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None

@@ -59,6 +59,9 @@ class Array:
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         return self.scratch
 
+    def localized(self, box: Box, output: int = 0) -> None:
+        """See `Form.localized`: None."""
+
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: all of every input."""
         return (None,) * self.inputs

@@ -127,6 +127,13 @@ class Form(Protocol):
         """Which part of each input a box of an output depends on; never less than it reads."""
         ...
 
+    def localized(self, box: Box, output: int = 0) -> Self | None:
+        """The form of a box alone: it computes all of a tensor of the box's sizes, from the parts that `reads` names.
+
+        None if the form needs whole inputs. The form itself if it computes every box alike.
+        """
+        ...
+
     def work(self, box: Box, output: int = 0) -> int:
         """Estimate of the elements that are read and combined for a box of an output; at least those of the box."""
         ...
@@ -172,6 +179,10 @@ class BoxForm:
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
         """See `Form.operand`: as it lies."""
         return layout
+
+    def localized(self, box: Box, output: int = 0) -> Self | None:
+        """See `Form.localized`: None."""
+        return None
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: blocks only."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -69,6 +69,17 @@ class Copies(BoxForm):
         return tuple(
             [((0, 0),) * rank if ends is None else tuple(ends) for rank, ends in zip(self.ranks, found, strict=True)]
         )
+
+    def localized(self, box: Box, output: int = 0) -> Copies:
+        """See `Form.localized`: the copies that fall into the box, from the boxes of the inputs around them."""
+        starts = [[start for start, _ in read or ()] for read in self.reads(box, output)]
+        found = [
+            replace(copy, source_start=tuple([
+                at - start for at, start in zip(copy.source_start, starts[copy.input], strict=True)
+            ]))
+            for copy in self.within(box, output)
+        ]  # fmt: skip
+        return Copies(self.ranks, (tuple(found),), self.fill_value)
 
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -52,6 +52,10 @@ class Pointwise(BoxForm):
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the same box, of the operands."""
         return (box,) * len(self.types)
+
+    def localized(self, box: Box, output: int = 0) -> Self:
+        """See `Form.localized`: the form itself."""
+        return self
 
     def work(self, box: Box, output: int = 0) -> int:
         return math.prod(extents(box))

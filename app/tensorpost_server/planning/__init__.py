@@ -4,5 +4,6 @@ from .lifetimes import Stage
 from .plan import Plan, make_plan
 from .slices import OutputSlice, OutputSlices, Slices, cut
 from .step import PlanStep
+from .streaming import local_step
 
-__all__ = ["OutputSlice", "OutputSlices", "Plan", "PlanStep", "Slices", "Stage", "cut", "make_plan"]
+__all__ = ["OutputSlice", "OutputSlices", "Plan", "PlanStep", "Slices", "Stage", "cut", "local_step", "make_plan"]

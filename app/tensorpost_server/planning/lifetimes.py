@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tensorpost.values.graph import NodeOutput
@@ -31,12 +31,20 @@ class Stage:
     checked: tuple[tuple[int, int], ...] = ()
 
 
-def computed_in_full(steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]) -> tuple[int, ...]:
-    """The places of the steps that are stages: others read them, they are sent twice, or they compute all at once."""
+def computed_in_full(
+    steps: Sequence[PlanStep], outputs: Sequence[NodeOutput], streamed: Container[int] = ()
+) -> tuple[int, ...]:
+    """The places of the steps that are stages: others read them, they are sent twice, or they compute all at once.
+
+    Args:
+        steps: the plan's steps.
+        outputs: where the graph's outputs come from.
+        streamed: the steps that are computed in boxes with the step that reads them.
+    """
     read = {source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)}
     twice = {ref.node for at, ref in enumerate(outputs) if ref in outputs[:at]}
     whole = {number for number, step in enumerate(steps) if step.form.computed_whole}
-    return tuple(sorted(read | twice | whole))
+    return tuple(sorted([number for number in read | twice | whole if number not in streamed]))
 
 
 class Lifetimes:

@@ -14,10 +14,12 @@ from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.operation import Operation, Slot
 
 from ..forms import whole_box
+from ..forms.base import extents
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
 from .slices import OutputSlices, Slices, cut
 from .step import PlanStep
+from .streaming import streamed, streams_of
 
 SLICE_WORK = 1 << 26
 """Work of one slice, beyond which slices are cut smaller, so that several threads have some.
@@ -45,6 +47,7 @@ class Plan:
         stages: what is computed in full before the first slice: steps whose outputs other steps read, and those that
             compute all their outputs together.
         freed: tensors that nobody reads any more when the first slice begins.
+        streamed: steps that are computed in boxes, as the slices of the step that reads them need it.
         output_sources: where a graph's outputs come from, by step.
         is_graph: whether its nodes have names, and its outputs names of their own; else it is of one node alone.
         inputs: tensors to receive, in binding order, as the only node reads them, or packed.
@@ -67,6 +70,7 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     freed: tuple[NodeOutput, ...] = ()
     output_sources: tuple[NodeOutput, ...] = ()
+    streamed: frozenset[int] = frozenset()
     is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)
@@ -181,7 +185,8 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     steps, sources = tuple([PlanStep.of(node) for node in graph.nodes]), graph.outputs
     if len(steps) > 1:
         steps, sources = fused(steps, sources)
-    in_full = computed_in_full(steps, sources)
+    in_boxes = streamed(steps, sources, slice_bytes) if len(steps) > 1 else frozenset[int]()
+    in_full = computed_in_full(steps, sources, in_boxes)
     lifetimes = Lifetimes(steps, sources, in_full)
     stages: list[Stage] = []
     scratch = 0
@@ -205,11 +210,12 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
         if ref.node in in_full:
             cuts.append(cut(step.outputs[ref.index].layout, slice_bytes, index))
         else:
-            part = _cut_step(step, ref.index, slice_bytes, index)
+            part = _cut_step(step, ref.index, slice_bytes, index, streams_of(steps, ref.node, in_boxes))
             cuts.append(part.slices)
             work, scratch = work + part.work, max(scratch, part.scratch)
     freed = lifetimes.freed_before(len(in_full))
-    return Plan(graph, steps, _joined(cuts), work, lifetimes.most_bytes, scratch, tuple(stages), freed, sources)
+    slices, held = _joined(cuts), lifetimes.most_bytes
+    return Plan(graph, steps, slices, work, held, scratch, tuple(stages), freed, sources, in_boxes)
 
 
 _ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)
@@ -224,7 +230,9 @@ class _CutOutput(NamedTuple):
     scratch: int
 
 
-def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None = None) -> _CutOutput:
+def _cut_step(
+    step: PlanStep, output: int, slice_bytes: int, number: int | None = None, streams: Sequence[PlanStep] = ()
+) -> _CutOutput:
     """Cut an output of a step.
 
     Args:
@@ -232,15 +240,24 @@ def _cut_step(step: PlanStep, output: int, slice_bytes: int, number: int | None 
         output: which output of the step.
         slice_bytes: the most bytes of a slice.
         number: the output's number in the slices; default that of the step.
+        streams: the steps that are computed in boxes, as the slices need it.
     """
     layout, form = step.outputs[output].layout, step.form
     read = form.work(whole_box(layout.sizes), output)
-    slices = _cut(layout, slice_bytes, form.cut_weight * read, output if number is None else number)
+    before = [(each.form, whole_box(each.outputs[0].layout.sizes)) for each in streams]
+    weight = form.cut_weight * read + sum([other.cut_weight * other.work(box) for other, box in before])
+    slices = _cut(layout, slice_bytes, weight, output if number is None else number)
     work = scratch = 0
     if count := slices.count:
         first = slices.piece(0).box
         scratch = form.scratch_bytes(first, output)
         work = count * form.work(first, output) if form.reads_again else read
+        elements = math.prod(extents(slices.piece(count - 1).box))  # as many as any slice has; no box has more
+        for each, (other, box) in zip(streams, before, strict=True):
+            made = each.outputs[0].layout
+            part = Layout.row_major(made.data_type, (min(elements, math.prod(made.sizes)),))
+            scratch += part.size_in_bytes
+            work += other.work(box)
     return _CutOutput(slices, work, scratch)
 
 

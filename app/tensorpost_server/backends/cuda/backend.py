@@ -11,6 +11,7 @@ CuPy is imported when a device is opened, and by nothing else.
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines
-from ...forms.base import extents, whole_box
+from ...forms.base import Box, extents, whole_box
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
@@ -286,6 +287,14 @@ class CudaBackend:
                     self._fill(step.form, inputs, whole_box(sizes), out, index)
                 outputs.append(out)
             return outputs
+
+    def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, box: Box) -> Any:
+        sizes, made = extents(box), step.outputs[0].layout
+        with self._session(uploaded):
+            block = self.room(math.prod(sizes) * made.data_type.item_size)
+            out = block.view(made.data_type.dtype).reshape(sizes)
+            self._fill(step.form, inputs, box, out, 0)
+            return out
 
     def in_host_memory(self, array: Any) -> Any:
         with self._session(None):

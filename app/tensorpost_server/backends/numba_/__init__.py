@@ -20,12 +20,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
 from ...forms import Copies, Copy, Form, Lines, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
+from ...forms.base import Box, extents
 from ...forms.expression import Operand
 from ...forms.onnx_axes import FilterMap
 from ...forms.onnx_resize import OnnxResize
@@ -57,6 +59,9 @@ DENSEST = 64  # entries of the input for each of the output; more would make the
 PlannerFactory = Callable[[Kernels], Planner]
 
 
+_Key = tuple[int, int] | Box
+
+
 @dataclass(slots=True)
 class _Recipe:
     """What the backend knows about a step, for every request that comes with its plan.
@@ -67,7 +72,7 @@ class _Recipe:
         reason: why NumPy does.
         sources: how each input lies in its block.
         targets: how a slice of each output lies in its block.
-        launch_plans: launch plans made so far, by the slice's output and first byte.
+        launch_plans: launch plans made so far, by the slice's output and first byte, or by the box.
         kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by their key.
     """
 
@@ -76,14 +81,13 @@ class _Recipe:
     reason: str | None
     sources: tuple[StridedBuffer, ...]
     targets: tuple[StridedBuffer, ...]
-    launch_plans: dict[tuple[int, int], LaunchPlan] = field(default_factory=dict[tuple[int, int], LaunchPlan])
-    kept: dict[int | tuple[int, int], int] = field(default_factory=dict[int | tuple[int, int], int])
+    launch_plans: dict[_Key, LaunchPlan] = field(default_factory=dict[_Key, LaunchPlan])
+    kept: dict[int | _Key, int] = field(default_factory=dict[int | _Key, int])
 
-    def new_launch_plan(self, piece: OutputSlice) -> LaunchPlan:
-        """The calls that compute a slice, kept for the next request if there is room."""
+    def new_launch_plan(self, key: _Key, target: StridedBuffer, box: Box, output: int = 0) -> LaunchPlan:
+        """The calls that compute a box of an output, kept for the next request if there is room."""
         assert self.planner is not None
-        plan = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
-        key = (piece.output, piece.begin)
+        plan = self.planner.plan(self.sources, target, box, output)
         kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
         most = MOST_KEPT_OF_GRAPH if self.step.name else MOST_KEPT
         if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= most:
@@ -129,11 +133,25 @@ class NumbaBackend(NumpyBackend):
         if recipe.planner is None:
             return NumpyBackend.compute_slice(self, step, inputs, uploaded, piece, target)
         block = slice_block(step.outputs[piece.output].layout, piece, target)
-        # A third of the time of `ctypes.data`.
-        addresses = [array.__array_interface__["data"][0] for array in (block, *inputs)]
-        plan = recipe.launch_plans.get((piece.output, piece.begin)) or recipe.new_launch_plan(piece)
-        plan.run(*addresses)
+        key = (piece.output, piece.begin)
+        plan = recipe.launch_plans.get(key)
+        if plan is None:
+            plan = recipe.new_launch_plan(key, recipe.targets[piece.output], piece.box, piece.output)
+        plan.run(*_addresses(block, inputs))
         return block.data
+
+    def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: None, box: Box) -> Any:
+        """Computed by compiled loops, or by NumPy."""
+        recipe = self._recipe(step)
+        if recipe.planner is None:
+            return NumpyBackend.compute_box(self, step, inputs, uploaded, box)
+        made = step.outputs[0].layout.data_type
+        out = np.empty(extents(box), made.dtype)
+        plan = recipe.launch_plans.get(box)
+        if plan is None:
+            plan = recipe.new_launch_plan(box, _buffer(Layout.row_major(made, extents(box)), TARGET), box)
+        plan.run(*_addresses(out, inputs))
+        return out
 
     def close(self) -> None:
         """Forget what is known about plans."""
@@ -167,6 +185,11 @@ class NumbaBackend(NumpyBackend):
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
         return _Recipe(step, planner, reason, tuple(sources), tuple(targets))
+
+
+def _addresses(target: NDArray[Any], inputs: Sequence[NDArray[Any]]) -> list[int]:
+    """Where they lie; a third of the time of `ctypes.data`."""
+    return [array.__array_interface__["data"][0] for array in (target, *inputs)]
 
 
 def _buffer(layout: Layout, block: int) -> StridedBuffer:
