@@ -46,6 +46,10 @@ class RunDevice(Protocol):
         """Whether several threads compute a stage in parts, in ordinary memory; else `compute` does it at once."""
         ...
 
+    def streams(self, plan: Plan) -> bool:
+        """Whether the plan's streamed steps are computed box by box; else in full, when the first slice needs them."""
+        ...
+
     def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], Any]:
         """An array for each input, which lies in its block of bytes by its layout.
 
@@ -130,6 +134,7 @@ class DeviceRun:
         "_lock",
         "_memory",
         "_plan",
+        "_streams",
         "_targets",
         "_tensors",
         "_uploaded",
@@ -140,7 +145,8 @@ class DeviceRun:
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> None:  # fmt: skip
         self._device, self._plan, self._targets = device, plan, targets
-        self._lock = threading.RLock() if plan.stages else None
+        self._streams = bool(plan.streamed) and device.streams(plan)
+        self._lock = threading.RLock() if plan.stages or plan.streamed else None
         self._begun = self._ended = 0  # stages
         self._tensors: dict[tuple[int, int], Any] = {}  # outputs of stages, by step and output
         self._local_steps: dict[tuple[int, tuple[int, ...]], PlanStep] = {}  # by step and sizes of the box
@@ -221,16 +227,30 @@ class DeviceRun:
             case GraphConstant(index):
                 array = self._inputs[len(self._plan.inputs) + index]
             case NodeOutput(number, index):
-                array = self._tensors[number, index]
+                array = self._tensors.get((number, index))
+                if array is None:
+                    array = self._in_full(number)
         return as_operand(self._device.xp, array, layout)
 
     # ---- streamed steps ----------------------------------------------------------------------------------------------
 
+    def _in_full(self, number: int) -> Any:
+        """The output of a step that is streamed elsewhere, computed when it is first asked for."""
+        assert self._lock is not None
+        with self._lock:  # other slices wait for it
+            if (number, 0) not in self._tensors:
+                step = self._plan.steps[number]
+                (self._tensors[number, 0],) = self._device.compute(step, self._operands(step), self._uploaded)
+                for source in step.sources:
+                    if isinstance(source, NodeOutput) and source.node in self._plan.streamed:
+                        del self._tensors[source.node, 0]  # nothing else reads it
+            return self._tensors[number, 0]
+
     def _is_streamed(self, source: Ref) -> bool:
-        return isinstance(source, NodeOutput) and source.node in self._plan.streamed
+        return self._streams and isinstance(source, NodeOutput) and source.node in self._plan.streamed
 
     def _reads_streamed(self, step: PlanStep) -> bool:
-        return bool(self._plan.streamed) and any(map(self._is_streamed, step.sources))
+        return self._streams and any(map(self._is_streamed, step.sources))
 
     def _local(self, number: int, box: Box) -> tuple[PlanStep, list[Any]]:
         """A step that computes a box of what another one computes, and its inputs."""

@@ -48,6 +48,10 @@ class NumpyBackend(HostBackend):
     def splits_stages(self) -> bool:
         return True
 
+    def streams(self, plan: Plan) -> bool:
+        """Always: a box is read while it is in the cache."""
+        return True
+
     def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], None]:
         """Views of the blocks."""
         return [layout.view(block) for layout, block in zip(layouts, blocks, strict=True)], None

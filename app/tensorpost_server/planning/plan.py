@@ -57,6 +57,7 @@ class Plan:
         input_bytes: bytes of all inputs together.
         constant_bytes: bytes of all constants together.
         output_bytes: bytes of all outputs together.
+        streamed_bytes: bytes of the results of the streamed steps, if they were computed in full.
         libraries: what computes some of it on every backend, as ONNX Runtime.
         checked_inputs: inputs that hold indices, which are checked in host memory before a run starts.
     """
@@ -79,6 +80,7 @@ class Plan:
     input_bytes: int = field(init=False)
     constant_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
+    streamed_bytes: int = field(init=False)
     libraries: tuple[str, ...] = field(init=False)
     checked_inputs: frozenset[int] = field(init=False)
 
@@ -101,6 +103,7 @@ class Plan:
             "input_bytes": sum([slot.layout.size_in_bytes for slot in inputs]),
             "constant_bytes": sum([slot.layout.size_in_bytes for slot, _ in constants]),
             "output_bytes": sum([slot.layout.size_in_bytes for slot in outputs]),
+            "streamed_bytes": sum([self.steps[number].outputs[0].layout.size_in_bytes for number in self.streamed]),
             "libraries": tuple(dict.fromkeys([step.form.library for step in self.steps if step.form.library])),
             "checked_inputs": frozenset([ref.index for ref in checked if isinstance(ref, GraphInput)]),
         }

@@ -296,6 +296,11 @@ class CudaBackend:
             self._fill(step.form, inputs, box, out, 0)
             return out
 
+    def streams(self, plan: Plan) -> bool:
+        """Only where the results do not fit in full: on an H100, boxes of 2 MiB take 1.3 to 3.5 times as long."""
+        needed = plan.input_bytes + plan.constant_bytes + plan.held_bytes + plan.streamed_bytes + SMALLEST_PART
+        return needed > self.memory_bytes
+
     def in_host_memory(self, array: Any) -> Any:
         with self._session(None):
             return self.cupy.asnumpy(array)
