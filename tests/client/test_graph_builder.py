@@ -223,8 +223,8 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
         lambda c: c.g.input("t", "float32", WRONG_SHAPE),
     ),
     "names": (
-        InvalidParameter, "at most 5 names",
-        lambda c: c.g.input("t", "float32", "abcdef"),
+        InvalidParameter, "at most 64 names .* write numbers",
+        lambda c: c.g.input("t", "float32", [f"n{at}" for at in range(65)]),
     ),
     "another graph": (
         InvalidParameter, "of another graph",

@@ -144,7 +144,11 @@ def test_graphs_that_differ_in_their_edges_only_are_different(app: AppClient, re
     ("change", "place", "words"),
     [
         ({"outputs": {"y": "why"}}, "$.graph.outputs.y", "no input, constant or node 'why'"),
-        ({"inputs": {"x": {"sizes": ["n", 4]}}}, "$.graph.inputs.x.sizes[1]", "3 elements as it was sent"),
+        (
+            {"inputs": {"x": {"sizes": ["n", 4]}}},
+            "$.graph.inputs.x.sizes[1]",
+            "size 4 in the graph, and 3 as it was sent",
+        ),
         ({"nodes": []}, "$.graph.nodes", "at least one node"),
         ({"nodes": [{"name": f"n{at}"} for at in range(41)]}, "$.graph.nodes", "at most 40 are computed"),
     ],

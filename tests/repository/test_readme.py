@@ -58,7 +58,7 @@ def test_the_curl_lines(address: str, tmp_path: Path) -> None:
     assert np.abs(np.asarray(Image.open(tmp_path / "half.png")) - means).max() <= 1
     image = np.load(tmp_path / "image.npy")
     assert image.shape == (1, 3, 224, 224)
-    corner = (picture[0, 0] - np.array([123.7, 116.3, 103.5])) / [58.4, 57.1, 57.4]  # no other pixel is near
+    corner = (picture[0, 0] - np.array([123.675, 116.28, 103.53])) / [58.395, 57.12, 57.375]  # no other pixel is near
     np.testing.assert_allclose(image[0, :, 0, 0], corner, rtol=1e-5)
     printed = [json.loads(line) for line in run.stdout.replace("}{", "}\n{").splitlines()]
     for answer in printed[:2]:

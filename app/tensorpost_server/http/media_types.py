@@ -80,14 +80,13 @@ class Pixels(NamedTuple):
                 )
         return cls(layout, dtype)
 
-    @property
-    def axes(self) -> str:
+    def axes(self, media_type: str) -> str:
         """What the axes of a picture's tensor are and how to choose others, for messages."""
         if self.layout == "NCHW":
             return "a picture is 1, channels, height, width with layout=NCHW"
         return (
             "a picture is 1, height, width, channels here; for channels first send it with "
-            "-H 'content-type: image/png; layout=NCHW'"
+            f"-H 'content-type: {media_type}; layout=NCHW'"
         )
 
 

@@ -26,7 +26,9 @@ from .resampling import ResamplingMode, resampling
 
 __all__ = ["GraphBuilder", "GraphTensor"]
 
-_TRIALS = ((1009, 1013, 1019, 1021, 1031), (1033, 1039, 1049, 1051, 1061))
+_MOST_NAMES = 64
+_PRIMES = [n for n in range(1009, 2000) if all(n % divisor for divisor in range(2, 45))]
+_TRIALS = (tuple(_PRIMES[:_MOST_NAMES]), tuple(_PRIMES[_MOST_NAMES : 2 * _MOST_NAMES]))
 """Numbers that stand for names of sizes, in turn, when the type and the sizes of a tensor are asked for. A size of a
 result that is the name's number in both trials is the name, and one that is the same in both is a number."""
 
@@ -259,9 +261,10 @@ class GraphBuilder(NumpyCalls):
     def _bind(self, name: str) -> None:
         if name in self._sizes:
             return
-        if len(self._sizes) == len(_TRIALS[0]):
+        if len(self._sizes) == _MOST_NAMES:
             raise InvalidParameter(
-                f"a graph is built with at most {len(_TRIALS[0])} names of sizes; {name!r} is one more"
+                f"a graph is built with at most {_MOST_NAMES} names of sizes; {name!r} is one more: write numbers for "
+                "sizes that are known"
             )
         self._sizes[name] = tuple([trial[len(self._sizes)] for trial in _TRIALS])
 
@@ -457,7 +460,7 @@ class GraphBuilder(NumpyCalls):
             operation, _ = read_node(node.to_json(), tensors, NEWEST)
         except InvalidDescriptor as error:
             bound = ", ".join([f"{name} = {numbers[trial]}" for name, numbers in self._sizes.items()])
-            where = f"node {node.name!r}" + (f", tried with {bound}" if bound else "")
+            where = f"node {node.name!r}" + (f", where {bound} stand for the names of sizes" if bound else "")
             raise type(error)(f"{where}: {error.detail}", error.violations) from None
         return {slot.name: slot.layout for slot in operation.outputs}
 

@@ -95,9 +95,10 @@ def usage(option: str, read: Callable[[S], T], text: S) -> T:
         raise typer.BadParameter(error.detail, param_hint=option) from None
 
 
-def size_of(text: str) -> tuple[int, ...]:
+def size_of(
+    text: str, example: str = "width x height, as in 640x480, or one number for a square, as in 224"
+) -> tuple[int, ...]:
     """Elements along each axis: `480,640`, or `640x480`, which is width and height and so the other way round."""
-    example = "width x height, as in 640x480, or one number for a square, as in 224"
     wide = text.lower().split("x")
     if len(wide) > 2 or not all(wide):
         raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")

@@ -22,12 +22,12 @@ from .command_options import (
     Uds,
     Url,
     client_of,
-    counts_of,
+    size_of,
     usage,
 )
 from .files import check_destination, destination, write_blocks
 
-_SIDES = "224, or rows and columns, as in 224,320"
+_SIDES = "224; rows and columns, as in 224,320; or width x height, as in 320x224"
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...] | float | None:
@@ -68,8 +68,8 @@ def preprocess(
 ) -> None:
     """Make photographs ready for a model: resized with a filter, scaled, in one npy file."""
     check_destination(output)
-    sides = usage("--size", lambda text: counts_of(text, _SIDES), size)
-    part = None if crop is None else usage("--crop", lambda text: counts_of(text, _SIDES), crop)
+    sides = usage("--size", lambda text: size_of(text, _SIDES), size)
+    part = None if crop is None else usage("--crop", lambda text: size_of(text, _SIDES), crop)
     bar = None if quiet or not Console(stderr=True).is_terminal else ProgressBar()
     options: dict[str, Any] = {
         "size": sides[0] if len(sides) == 1 else sides,

@@ -214,8 +214,10 @@ class _GraphReader:
         """Compare sizes with those that arrived; a name stands for one number in the whole graph."""
         path: Path = ("inputs", name, "sizes")
         if not is_list(declared) or len(declared) != len(sizes):
-            message = f"{name!r} has {counted(len(sizes), 'dimension')} as it was sent: {list(sizes)}"
-            self._add("input-sizes", path, message, declared, f"{counted(len(sizes), 'size')}, numbers or names")
+            found = f"{counted(len(declared), 'dimension')}" if is_list(declared) else "no list of sizes"
+            message = f"{name!r} has {found} in the graph, and {counted(len(sizes), 'dimension')} as it was sent"
+            expected = f"{counted(len(declared), 'dimension')}" if is_list(declared) else "a list of numbers and names"
+            self._add("input-sizes", path, message, list(sizes) if is_list(declared) else declared, expected)
             return
         for axis, (entry, size) in enumerate(zip(declared, sizes, strict=True)):
             if isinstance(entry, str):
@@ -224,8 +226,9 @@ class _GraphReader:
                     message = f"{entry!r} is {size} here, and {first} in {where!r}; it is one number in the whole graph"
                     self._add("input-sizes", (*path, axis), message, size, str(first))
             elif type(entry) is not int or entry != size:
-                message = f"axis {axis} of {name!r} has {counted(size, 'element')} as it was sent"
-                self._add("input-sizes", (*path, axis), message, entry, f"{size}, or a name")
+                message = f"axis {axis} of {name!r} has size {entry!r} in the graph, and {size} as it was sent"
+                hint = f"{entry}; or a name in the graph, which takes any size"
+                self._add("input-sizes", (*path, axis), message, size, hint)
 
     def read_constants(self, constants: Mapping[str, Any]) -> tuple[tuple[Slot, bytes], ...]:
         """The constants, each with its bytes."""

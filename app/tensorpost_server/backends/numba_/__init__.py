@@ -59,7 +59,7 @@ DENSEST = 64  # entries of the input for each of the output; more would make the
 PlannerFactory = Callable[[Kernels], Planner]
 
 
-_Key = tuple[int, int] | Box
+_LaunchKey = tuple[int, int] | Box
 
 
 @dataclass(slots=True)
@@ -81,10 +81,10 @@ class _Recipe:
     reason: str | None
     sources: tuple[StridedBuffer, ...]
     targets: tuple[StridedBuffer, ...]
-    launch_plans: dict[_Key, LaunchPlan] = field(default_factory=dict[_Key, LaunchPlan])
-    kept: dict[int | _Key, int] = field(default_factory=dict[int | _Key, int])
+    launch_plans: dict[_LaunchKey, LaunchPlan] = field(default_factory=dict[_LaunchKey, LaunchPlan])
+    kept: dict[int | _LaunchKey, int] = field(default_factory=dict[int | _LaunchKey, int])
 
-    def new_launch_plan(self, key: _Key, target: StridedBuffer, box: Box, output: int = 0) -> LaunchPlan:
+    def new_launch_plan(self, key: _LaunchKey, target: StridedBuffer, box: Box, output: int = 0) -> LaunchPlan:
         """The calls that compute a box of an output, kept for the next request if there is room."""
         assert self.planner is not None
         plan = self.planner.plan(self.sources, target, box, output)

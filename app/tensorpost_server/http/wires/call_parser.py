@@ -229,8 +229,8 @@ def npy_tensor(inputs: Sequence[CallInput], *, empty: bool) -> str | None:
         return only[0].name
     names = [each.name + (f"_0, {each.name}_1, ..." if each.is_array else "") for each in tensors]
     raise TensorMismatch(
-        f"npy holds one tensor, but the operator takes {', '.join(names)}; send npz or a frame, which is a safetensors "
-        "file"
+        f"this body holds one tensor, and {', '.join(names)} are taken; several travel as npz, as a frame, which is a "
+        "safetensors file, or as JSON"
     )
 
 

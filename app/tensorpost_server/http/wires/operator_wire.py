@@ -178,9 +178,11 @@ class OperatorWire:
                 len(tensors) > 1, self._parse, context.query, format_, tensors, None, values, encoded=encoded
             )
         except InvalidDescriptor as error:
-            if format_.request in IMAGE_TYPES:
+            of_inputs = any("inputs" in each.path for each in error.violations) or self._parser.document_name == "op"
+            if format_.request in IMAGE_TYPES and of_inputs:
                 ((_, row, shape),) = encoded.tensors
-                error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
+                axes = format_.read.axes(format_.request.value)
+                error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {axes}"
             raise
         except TensorMismatch as error:
             if format_.request is MediaType.NPZ:
