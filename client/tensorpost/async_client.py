@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     import httpx
 
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
 
 __all__ = ["AsyncClient"]
@@ -262,6 +263,24 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return await api.compute_graph(self._transport, graph, inputs, out, options)
+
+    async def run_model(
+        self,
+        model: ModelSource,
+        inputs: GraphInputs | InputValue,
+        outputs: Sequence[str] | None = None,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run an ONNX model: it is read here, and sent as a graph; see docs/models.md.
+
+        See `Client.run_model`.
+        """
+        options = RequestOptions(backend, device, None, progress)
+        return await api.compute_model(self._transport, model, inputs, outputs, out, options)
 
     def stream_graph(
         self,

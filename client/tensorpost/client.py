@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     import httpx
 
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
 
 __all__ = ["Client"]
@@ -412,6 +413,46 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return run_blocking(api.compute_graph(self._transport, graph, inputs, out, options))
+
+    def run_model(
+        self,
+        model: ModelSource,
+        inputs: GraphInputs | InputValue,
+        outputs: Sequence[str] | None = None,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run an ONNX model: it is read here, and sent as a graph; see docs/models.md.
+
+        Args:
+            model: the path or the bytes of an ONNX file, or an `onnx.ModelProto`. It is refused if it needs external
+                data, a custom domain, a subgraph (If, Loop, Scan) or strings.
+            inputs: what the model's inputs are, by their names, as in `run_graph`; that of a model with one input may
+                be given by itself. Names of sizes are bound by these tensors.
+            outputs: names of the outputs that are wanted; default all.
+            out: see `run_graph`.
+            backend: see `run`.
+            device: see `run`.
+            progress: see `run`.
+
+        Returns:
+            The outputs by their names.
+
+        Examples:
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
+            ...     y = tp.run_model("model.onnx", {"x": np.zeros((1, 3, 224, 224), np.float32)})["y"]
+
+        Raises:
+            InvalidParameter, InvalidDescriptor, UnknownOperator: the model or an argument is wrong; nothing was sent.
+                The message names the node.
+            OSError: a file cannot be read.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        options = RequestOptions(backend, device, None, progress)
+        return run_blocking(api.compute_model(self._transport, model, inputs, outputs, out, options))
 
     def stream_graph(
         self,

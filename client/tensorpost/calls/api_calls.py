@@ -7,7 +7,7 @@ taken after the head of the answer was found right.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
@@ -43,7 +43,8 @@ from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
 
 if TYPE_CHECKING:
-    from .graph_calls import GraphDocument, GraphInputs, GraphRequest
+    from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue
+    from .model_calls import ModelSource
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -127,6 +128,17 @@ async def compute_graph(
     sent = graph_request(graph, inputs)
     result = await _received(transport, sent.template, _graph_request(sent, options), out)
     return dict(result.arrays)
+
+
+async def compute_model(
+    transport: Transport | ManyServers, model: ModelSource, inputs: GraphInputs | InputValue,
+    outputs: Sequence[str] | None, out: Outputs, options: RequestOptions,
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Run an ONNX model and receive its outputs whole, by their names; see `Client.run_model`."""
+    from .model_calls import model_call  # operators load when they are named
+
+    document, arrays = model_call(model, inputs, outputs)
+    return await compute_graph(transport, document, arrays, out, options)
 
 
 def _graph_request(sent: GraphRequest, options: RequestOptions) -> Request:

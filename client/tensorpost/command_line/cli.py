@@ -28,6 +28,7 @@ from .command_options import (
 )
 from .graph_commands import graph
 from .keys_commands import keys
+from .model_commands import model
 from .operator_commands import onnx, resample, run, tile, validate
 from .preprocess_command import preprocess
 from .server_commands import server_commands
@@ -84,6 +85,7 @@ app = typer.Typer(
 
 app.add_typer(keys)
 app.add_typer(graph)
+app.add_typer(model)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..bodies.images import encode_image
 from ..bodies.npy import encode_npy_head
+from ..client import Client
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
 from ..values.problems import InvalidParameter
@@ -54,11 +55,34 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
-    from ..calls.graph_calls import graph_document, graph_request  # operators load when they are named
+    from ..calls.graph_calls import graph_document  # operators load when they are named
 
     graph_of = graph_document(document)
-    arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
-    targets = dict(_named(output, "small=small.png"))
+    arrays = {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")}
+    options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+        run_to_files(client, graph_of, arrays, dict(named_files(output, "small=small.png")), options, quiet=quiet)
+
+
+def run_to_files(
+    client: Client, graph_of: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], targets: Mapping[str, str],
+    options: Mapping[str, Any], *, quiet: bool,
+) -> None:  # fmt: skip
+    """Run a graph and write its outputs to files.
+
+    Args:
+        client: sends it.
+        graph_of: the graph's document.
+        arrays: what its inputs are.
+        targets: a file for each output.
+        options: of `Client.stream_graph`.
+        quiet: whether no progress is shown.
+
+    Raises:
+        InvalidParameter: an output has no file, or a file no output; or it cannot hold the output.
+    """
+    from ..calls.graph_calls import graph_request  # operators load when they are named
+
     template = graph_request(graph_of, arrays).template
     slots = {slot.name: slot for slot in template.outputs}
     if targets.keys() != slots.keys():
@@ -70,9 +94,8 @@ def run(
         check_destination(path)
         if formats[name] != "npy":
             check_picture(slots[name].layout.data_type.dtype, _picture_shape(slots[name].layout.sizes), formats[name])
-    options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
-    with client_of(url, uds, timeout, api_key=api_key_file) as client, progress_bar(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet) as progress:
         blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)
@@ -90,7 +113,11 @@ def check(
     inputs: SizesOf = None,
 ) -> None:
     """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
-    read = _read(document, inputs)
+    print_nodes(_read(document, inputs))
+
+
+def print_nodes(read: Graph) -> None:
+    """Print the tensors that each node makes."""
     rows = [
         (node.name, node.operation.name, slot.layout.data_type.numpy_name, "x".join(map(str, slot.layout.sizes)) or "-",
          size_text(slot.layout.size_in_bytes))
@@ -102,9 +129,13 @@ def check(
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
+    show_graph(_read(document, inputs), output)
+
+
+def show_graph(read: Graph, output: str | None) -> None:
+    """Print what each node reads and makes, or write a picture of it."""
     from .graph_picture import shape_text, svg_of  # operators load when they are named
 
-    read = _read(document, inputs)
     if output is not None:
         with destination(output) as file:
             file.write(svg_of(read).encode())
@@ -145,7 +176,8 @@ def _read(document: str, inputs: Sequence[str] | None) -> Graph:
     if not inputs:
         return read_for(graph_of, None)
     return read_for(
-        graph_of, {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
+        graph_of,
+        {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")},
     )
 
 
@@ -169,7 +201,7 @@ def _write_json(value: Mapping[str, Any], output: str | None) -> None:
         file.write(text.encode())
 
 
-def _named(texts: Sequence[str], example: str) -> list[tuple[str, str]]:
+def named_files(texts: Sequence[str], example: str) -> list[tuple[str, str]]:
     """The names and files of `name=file`.
 
     Raises:

@@ -1,0 +1,104 @@
+"""`tensorpost model`: run, check and show an ONNX model, which is sent as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ..values.graph import Graph
+from ..values.problems import InvalidParameter
+from .command_options import (
+    BackendOption,
+    DeviceOption,
+    KeyFile,
+    Quiet,
+    Silence,
+    Uds,
+    Url,
+    client_of,
+    counts_of,
+    usage,
+)
+from .files import read_array
+from .graph_commands import TextFile, named_files, print_nodes, run_to_files, show_graph
+from .terminal import print_table
+
+model = typer.Typer(name="model", help="Run, check or show an ONNX model.", no_args_is_help=True)
+
+ModelFile = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="The model; see docs/models.md.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME=SIZES...]", help="Sizes of inputs where the model has names: x=1,3,224,224."),
+]
+
+
+@model.command(epilog="Example: tensorpost model run model.onnx x=x.npy -o y=y.npy")
+def run(
+    file: ModelFile,
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the model: npy or a picture.")
+    ],
+    *,
+    output: Annotated[
+        list[str],
+        typer.Option("-o", "--output", metavar="NAME=FILE", help="A file for an output; may be repeated."),
+    ],
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a model with inputs from files, and write the outputs that are named."""
+    from ..calls.model_calls import model_call  # operators load when they are named
+
+    targets = dict(named_files(output, "y=y.npy"))
+    arrays = {name: read_array(path).array for name, path in named_files(inputs, "x=x.npy")}
+    document, sent = model_call(file, arrays, [*targets])
+    options: dict[str, Any] = {"backend": backend, "device": device}
+    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+        run_to_files(client, document, sent, targets, options, quiet=quiet)
+
+
+@model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")
+def check(file: ModelFile, sizes: Sizes = None) -> None:
+    """Check a model, offline: what is not computed with its node, else the tensors that each node makes."""
+    print_nodes(_read(file, sizes))
+
+
+@model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
+def show(file: ModelFile, sizes: Sizes = None, *, output: TextFile = None) -> None:
+    """Show a model's inputs and outputs; with sizes or -o each node, or a picture of it, an SVG file."""
+    from ..calls.model_calls import load_model  # operators load when they are named
+    from ..graphs.model_graph import described
+
+    if sizes or output is not None:
+        show_graph(_read(file, sizes), output)
+        return
+    read = load_model(file)
+    rows = [("input", tensor.name, described(tensor)) for tensor in read.inputs]
+    rows += [("output", tensor.name, described(tensor)) for tensor in read.outputs]
+    by = f", written by {read.producer}" if read.producer else ""
+    rows.append(("model", file, f"{len(read.nodes)} nodes, opset {read.opset}, IR version {read.ir_version}{by}"))
+    print_table(("what", "name", "is"), rows)
+
+
+def _read(file: str, sizes: Sequence[str] | None) -> Graph:
+    from ..calls.model_calls import declared_layouts, graph_for, load_model  # operators load when they are named
+    from ..graphs.graph_document import MOST_NODES, read_graph
+
+    read = load_model(file)
+    given = {
+        name: usage(name, lambda text: counts_of(text, "one per dimension, as in x=1,3,224,224"), text)
+        for name, text in named_files(sizes or (), "x=1,3,224,224")
+    }
+    graph = graph_for(read, declared_layouts(read, given), None)
+    nodes: Sequence[Any] = graph.document["nodes"]
+    if not nodes:
+        raise InvalidParameter(f"{file} computes nothing from its inputs")
+    return read_graph(graph.document, None, most_nodes=max(MOST_NODES, len(nodes)))

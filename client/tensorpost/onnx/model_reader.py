@@ -1,0 +1,460 @@
+"""Read the bytes of an ONNX model into `OnnxModel`: its graph with functions inlined, as frozen values.
+
+No package is needed for it. Everything that would name a file or run something is refused by name before a node is
+read: external data, custom domains, subgraphs, sparse and string tensors.
+
+Source: onnx.proto, and "Open Neural Network Exchange Intermediate Representation", IR versions 3 to 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..values.datatypes import DATA_TYPES, DataType
+from ..values.problems import InvalidDescriptor, Violation
+from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
+
+__all__ = ["ModelNode", "ModelTensor", "OnnxModel", "read_model"]
+
+SOURCE = "onnx.proto"
+MOST_MODEL_BYTES = (1 << 31) - 1
+"""Protocol Buffers has no larger message."""
+OLDEST_IR = 3
+MOST_INLINED = 10_000
+"""Nodes of a model once its functions are inlined."""
+DEEPEST = 16
+"""Functions that call each other."""
+_DOMAINS = ("", "ai.onnx")
+_ROWS = {row.onnx_code: row for row in DATA_TYPES}
+_STORED = {"float16": np.uint16, "bfloat16": np.uint16}  # the numbers of `int32_data` are their bits
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """An input or an output of a model.
+
+    Attributes:
+        name: its name in the model.
+        data_type: its element type; None if the model does not say.
+        sizes: numbers, names, and None where nothing is said; None if not even the rank is.
+    """
+
+    name: str
+    data_type: DataType | None = None
+    sizes: tuple[int | str | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """An attribute of the function's caller."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode:
+    """A node.
+
+    Attributes:
+        name: its name; empty if it has none.
+        op_type: the operator.
+        domain: the operator's domain; empty for ONNX's own.
+        opset: the version of the domain.
+        inputs: tensors that it reads, empty for those that are left out.
+        outputs: tensors that it makes, empty for those that nobody wants.
+        attributes: numbers, texts, lists of them, and arrays.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    nodes: tuple[ModelNode, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxModel:
+    """A model that was read.
+
+    Attributes:
+        inputs: what is given at each run, without those that an initializer stands for.
+        outputs: what it makes.
+        initializers: its constants by name, an input's default among them.
+        nodes: its nodes in order, functions inlined.
+        opset: the version of ONNX's operators.
+        producer: the program that wrote it; empty if it does not say.
+        ir_version: the version of the file's format.
+    """
+
+    inputs: tuple[ModelTensor, ...]
+    outputs: tuple[ModelTensor, ...]
+    initializers: Mapping[str, NDArray[Any]]
+    nodes: tuple[ModelNode, ...]
+    opset: int
+    producer: str = ""
+    ir_version: int = 0
+
+
+def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
+    """Read a model.
+
+    Args:
+        content: the bytes of a ModelProto.
+
+    Raises:
+        InvalidDescriptor: the bytes are no model, or it needs what is not computed: external data, a custom domain, a
+            subgraph, strings, sparse tensors; it names the node or the tensor.
+    """
+    data = memoryview(content).cast("B")
+    if len(data) > MOST_MODEL_BYTES:
+        raise broken(f"it has {len(data):,} bytes, and no model has more than {MOST_MODEL_BYTES:,}")
+    ir_version, producer, graph = 0, "", None
+    opsets: dict[str, int] = {}
+    functions: list[memoryview] = []
+    for field in fields(data):
+        match field.number:
+            case 1:
+                ir_version = field.whole
+            case 2:
+                producer = field.text
+            case 7:
+                graph = field.data
+            case 8:
+                _read_opset(field.data, opsets)
+            case 25:
+                functions.append(field.data)
+            case _:
+                pass
+    if graph is None or ir_version < OLDEST_IR:
+        raise broken("it has no graph" if graph is None else f"its IR version {ir_version} is older than {OLDEST_IR}")
+    known = dict([_read_function(each) for each in functions])
+    model = _read_graph(graph, opsets)
+    nodes = _Inliner(known).inlined(model.nodes)
+    return replace(model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version)
+
+
+def refused(path: Sequence[str | int], message: str, value: object, expected: str) -> InvalidDescriptor:
+    """The error of a model that breaks a rule, or needs what is not there."""
+    return InvalidDescriptor.of([Violation("onnx-model", tuple(path), message, value, expected, SOURCE)])
+
+
+def _read_opset(message: memoryview, opsets: dict[str, int]) -> None:
+    domain, version = "", 0
+    for field in fields(message):
+        if field.number == 1:
+            domain = field.text
+        elif field.number == 2:
+            version = field.whole
+    opsets["" if domain in _DOMAINS else domain] = version
+
+
+# ---- the graph -------------------------------------------------------------------------------------------------------
+
+
+def _read_graph(message: memoryview, opsets: Mapping[str, int]) -> OnnxModel:
+    nodes: list[ModelNode] = []
+    inputs: list[ModelTensor] = []
+    outputs: list[ModelTensor] = []
+    initializers: dict[str, NDArray[Any]] = {}
+    for field in fields(message):
+        match field.number:
+            case 1:
+                nodes.append(_read_node(field.data, opsets, ("graph", "node", len(nodes))))
+            case 5:
+                name, array = _read_tensor(field.data, ("graph", "initializer", len(initializers)))
+                initializers[name] = array
+            case 11:
+                inputs.append(_read_value_info(field.data))
+            case 12:
+                outputs.append(_read_value_info(field.data))
+            case 15:
+                raise refused(("graph", "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
+            case _:
+                pass
+    given = tuple([each for each in inputs if each.name not in initializers])
+    return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0)
+
+
+def _read_value_info(message: memoryview) -> ModelTensor:
+    found = ModelTensor("")
+    for field in fields(message):
+        if field.number == 1:
+            found = replace(found, name=field.text)
+        elif field.number == 2:
+            for kind in fields(field.data):
+                if kind.number == 1:
+                    found = _with_tensor_type(found, kind.data)
+                else:
+                    raise refused(
+                        ("graph", "input", found.name), f"{found.name!r} is a sequence, a map or an optional value",
+                        None, "a tensor",
+                    )  # fmt: skip
+    return found
+
+
+def _with_tensor_type(tensor: ModelTensor, message: memoryview) -> ModelTensor:
+    for field in fields(message):
+        if field.number == 1:
+            row = _ROWS.get(field.whole)
+            if row is None or row.dtype.kind in "OUT":
+                raise refused(
+                    ("graph", "input", tensor.name), f"{tensor.name!r} is of ONNX's type {field.whole}, which is not "
+                    "computed", field.whole, "numbers or booleans",
+                )  # fmt: skip
+            tensor = replace(tensor, data_type=row)
+        elif field.number == 2:
+            tensor = replace(tensor, sizes=tuple([_read_size(each.data) for each in fields(field.data)]))
+    return tensor
+
+
+def _read_size(message: memoryview) -> int | str | None:
+    size: int | str | None = None
+    for field in fields(message):
+        if field.number == 1:
+            size = field.whole
+        elif field.number == 2:
+            size = field.text or None
+    return size
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _read_node(message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int]) -> ModelNode:
+    inputs: list[str] = []
+    outputs: list[str] = []
+    attributes: dict[str, Any] = {}
+    name = op_type = domain = ""
+    attribute_messages: list[memoryview] = []
+    for field in fields(message):
+        match field.number:
+            case 1:
+                inputs.append(field.text)
+            case 2:
+                outputs.append(field.text)
+            case 3:
+                name = field.text
+            case 4:
+                op_type = field.text
+            case 5:
+                attribute_messages.append(field.data)
+            case 7:
+                domain = field.text
+            case _:
+                pass
+    for each in attribute_messages:
+        key, value = _read_attribute(each, f"{op_type} {name!r}", path)
+        attributes[key] = value
+    domain = "" if domain in _DOMAINS else domain
+    return ModelNode(name, op_type, domain, opsets.get(domain, 0), tuple(inputs), tuple(outputs), attributes)
+
+
+def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -> tuple[str, Any]:
+    name, value, kind = "", cast("Any", None), 0
+    several: dict[int, list[Any]] = {7: [], 8: [], 9: []}
+    for field in fields(message):
+        match field.number:
+            case 1:
+                name = field.text
+            case 2:
+                (value,) = floats_of(field)
+            case 3:
+                value = field.whole
+            case 4:
+                value = field.text
+            case 5:
+                _, value = _read_tensor(field.data, (*path, "attribute", name))
+            case 7:
+                several[7] += floats_of(field)
+            case 8:
+                several[8] += varints_of(field)
+            case 9:
+                several[9].append(field.text)
+            case 6 | 10 | 11 | 22 | 23:
+                what = "a subgraph" if field.number in (6, 11) else "sparse tensors or lists of tensors"
+                message_ = f"the node {node} has {what} in {name!r}, which is not computed"
+                raise refused((*path, "attribute", name), message_, None, "numbers, texts or one tensor")
+            case 20:
+                kind = field.whole
+            case 21:
+                value = _Reference(field.text)
+            case _:
+                pass
+    if kind in (6, 7, 8) and not isinstance(value, _Reference):
+        value = several[{6: 7, 7: 8, 8: 9}[kind]]
+    elif value is None:
+        value = next((each for each in several.values() if each), {1: 0.0, 2: 0, 3: ""}.get(kind, []))
+    return name, value
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _read_tensor(message: memoryview, path: Sequence[str | int]) -> tuple[str, NDArray[Any]]:
+    """A TensorProto's name and elements."""
+    sizes: list[int] = []
+    code, name, raw, external = 0, "", cast("memoryview | None", None), False
+    numbers: list[Any] = []
+    for field in fields(message):
+        match field.number:
+            case 1:
+                sizes += varints_of(field)
+            case 2:
+                code = field.whole
+            case 8:
+                name = field.text
+            case 9:
+                raw = field.data
+            case 13:
+                external = True
+            case 14:
+                external = external or field.whole == 1
+            case 4 | 5 | 7 | 10 | 11:
+                numbers += _numbers(field)
+            case _:
+                pass
+    what = f"the tensor {name!r}"
+    if external:
+        raise refused(
+            path, f"{what} lies in another file (external data); no file is read", None,
+            "a model with its tensors inside, as onnx.save(model, path, save_as_external_data=False) writes it",
+        )  # fmt: skip
+    row = _ROWS.get(code)
+    if row is None or row.dtype.kind in "OUT":
+        raise refused(path, f"{what} is of ONNX's type {code}, which is not read", code, "numbers or booleans")
+    count = math.prod(sizes)
+    if any(size < 0 for size in sizes):
+        raise refused(path, f"{what} has the sizes {sizes}", sizes, "sizes of 0 or more")
+    dtype = row.dtype.newbyteorder("<") if row.dtype.byteorder in "=<>" else row.dtype
+    if raw is not None:
+        held = len(raw) // row.item_size
+        if len(raw) != count * row.item_size:
+            raise refused(path, f"{what} has {len(raw):,} bytes for {count:,} elements", held, f"{count} elements")
+        array = np.frombuffer(raw, dtype).astype(row.dtype, copy=False)
+    else:
+        if len(numbers) != count * (2 if row.dtype.kind == "c" else 1):
+            raise refused(path, f"{what} has {len(numbers):,} numbers for {count:,} elements", None, f"{count} numbers")
+        stored = _STORED.get(row.numpy_name)
+        if stored is not None:
+            array = np.array([number & 0xFFFF for number in numbers], stored).view(row.dtype)
+        else:
+            array = np.array(numbers).astype(row.dtype)
+    return name, array.reshape(sizes)
+
+
+def _numbers(field: Field) -> list[Any]:
+    if field.number == 4:
+        return floats_of(field)
+    if field.number == 10:
+        return doubles_of(field)
+    found = varints_of(field)
+    return [number % (1 << 64) for number in found] if field.number == 11 else found
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+
+
+def _read_function(message: memoryview) -> tuple[tuple[str, str], _Function]:
+    opsets: dict[str, int] = {}
+    for field in fields(message):
+        if field.number == 9:
+            _read_opset(field.data, opsets)
+    name = domain = ""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    nodes: list[ModelNode] = []
+    defaults: dict[str, Any] = {}
+    for field in fields(message):
+        match field.number:
+            case 1:
+                name = field.text
+            case 4:
+                inputs.append(field.text)
+            case 5:
+                outputs.append(field.text)
+            case 7:
+                nodes.append(_read_node(field.data, opsets, ("functions", name, "node", len(nodes))))
+            case 10:
+                domain = field.text
+            case 11:
+                key, value = _read_attribute(field.data, name, ("functions", name))
+                defaults[key] = value
+            case _:
+                pass
+    domain = "" if domain in _DOMAINS else domain
+    return (domain, name), _Function(tuple(inputs), tuple(outputs), defaults, tuple(nodes))
+
+
+class _Inliner:
+    """Puts the nodes of functions in the place of the nodes that call them.
+
+    Args:
+        functions: the model's functions, by domain and name.
+    """
+
+    def __init__(self, functions: Mapping[tuple[str, str], _Function]) -> None:
+        self._functions, self._calls, self._made = functions, 0, 0
+
+    def inlined(self, nodes: Sequence[ModelNode], depth: int = 0) -> list[ModelNode]:
+        """The nodes without calls of functions.
+
+        Raises:
+            InvalidDescriptor: functions call each other too deeply, or there are too many nodes.
+        """
+        found: list[ModelNode] = []
+        for node in nodes:
+            function = self._functions.get((node.domain, node.op_type))
+            if function is None:
+                self._made += 1
+                found.append(node)
+            elif depth == DEEPEST:
+                message = f"functions call each other {DEEPEST} deep at {node.op_type!r}"
+                raise refused(("functions", node.op_type), message, depth, f"at most {DEEPEST}")
+            else:
+                found += self.inlined(self._body(node, function), depth + 1)
+            if self._made > MOST_INLINED:
+                message = f"the model has more than {MOST_INLINED:,} nodes once its functions are inlined"
+                raise refused(("functions",), message, None, f"at most {MOST_INLINED} nodes")
+        return found
+
+    def _body(self, call: ModelNode, function: _Function) -> list[ModelNode]:
+        self._calls += 1
+        names = {"": ""}
+        names |= dict(zip(function.inputs, [*call.inputs, *[""] * len(function.inputs)], strict=False))
+        names |= {inner: outer for inner, outer in zip(function.outputs, call.outputs, strict=False) if outer}
+        attributes = {**function.defaults, **call.attributes}
+
+        def renamed(name: str) -> str:
+            return names.setdefault(name, f"{call.name or call.op_type}_{self._calls}/{name}")
+
+        found: list[ModelNode] = []
+        for node in function.nodes:
+            given = {
+                key: attributes.get(value.name) if isinstance(value, _Reference) else value
+                for key, value in node.attributes.items()
+            }
+            found.append(
+                replace(
+                    node,
+                    inputs=tuple(map(renamed, node.inputs)),
+                    outputs=tuple(map(renamed, node.outputs)),
+                    attributes={key: value for key, value in given.items() if value is not None},
+                )
+            )
+        return found
