@@ -442,8 +442,10 @@ class Client(NumpyCalls):
             The outputs by their names.
 
         Examples:
+            >>> from onnx.parser import parse_model
+            >>> text = '<ir_version: 8, opset_import: ["": 17]> relu (float[n] x) => (float[n] y) { y = Relu(x) }'
             >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
-            ...     y = tp.run_model("model.onnx", {"x": np.zeros((1, 3, 224, 224), np.float32)})["y"]
+            ...     y = tp.run_model(parse_model(text), np.array([-1, 2], np.float32))["y"]
 
         Raises:
             InvalidParameter, InvalidDescriptor, UnknownOperator: the model or an argument is wrong; nothing was sent.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping, Sequence
+from email.message import Message
 from typing import NamedTuple
 
 from tensorpost import frame
@@ -30,6 +31,7 @@ class MediaType(enum.Enum):
     JPEG = "image/jpeg"
     WEBP = "image/webp"
     AVIF = "image/avif"
+    MULTIPART = "multipart/form-data"  # of requests only
 
     __hash__ = object.__hash__  # Enum's own is written in Python, and members are part of every key of the call cache
 
@@ -43,7 +45,7 @@ _MEDIA_TYPES: Mapping[str, MediaType] = {
 }
 _EXACT: Mapping[bytes | None, MediaType] = {
     name.encode(): media_type for name, media_type in _MEDIA_TYPES.items() if media_type not in IMAGE_TYPES
-}
+}  # a multipart body without its boundary is refused where it is read
 _NPY_START = b"\x93NUMPY\x01\x00"
 _MOST_RANGES = 64  # media types in Accept; browsers send 8
 
@@ -100,6 +102,7 @@ class RequestFormat(NamedTuple):
         read: how the tensor of a picture in the body lies.
         written: how that of a picture in the answer lies.
         raw: the tensor of a raw body; None for other forms.
+        boundary: what stands between the parts of a multipart body; empty for other forms.
         unacceptable: why nothing in Accept can be written, if so. What is wrong with the call is said before that.
     """
 
@@ -109,6 +112,7 @@ class RequestFormat(NamedTuple):
     written: Pixels = _PLAIN
     raw: RawTensor | None = None
     unacceptable: str | None = None
+    boundary: bytes = b""
 
     @property
     def may_replay(self) -> bool:
@@ -142,27 +146,49 @@ class RequestFormat(NamedTuple):
         refuse_content_encoding(headers)
         if accept is None and request not in _DESCRIBED:  # as most calls are
             return cls(request, request)
+        boundary = boundary_of(content_type or b"") if request is MediaType.MULTIPART else b""
         read, raw = _PLAIN, None
         if request in IMAGE_TYPES:
             read = Pixels.from_parameters((content_type or b"").decode("latin-1").split(";")[1:], _PLAIN)
         elif request is MediaType.RAW:
             raw = RawTensor.from_headers(headers)
+        likewise = MediaType.NPY if request is MediaType.MULTIPART else request
         try:
             response, parameters = (
-                (request, []) if accept is None else _response_type(accept.decode("latin-1"), request)
+                (likewise, []) if accept is None else _response_type(accept.decode("latin-1"), likewise)
             )
         except NotAcceptable as error:
             return cls(request, request, read, read, raw, error.detail)
-        return cls(request, response, read, Pixels.from_parameters(parameters, read), raw)
+        return cls(request, response, read, Pixels.from_parameters(parameters, read), raw, boundary=boundary)
 
 
-_DESCRIBED = IMAGE_TYPES | {MediaType.RAW}
-"""Media types whose tensor header fields describe."""
+_DESCRIBED = IMAGE_TYPES | {MediaType.RAW, MediaType.MULTIPART}
+"""Media types of which header fields say more."""
 
 
-def _known() -> str:
-    """The media types that this server reads and writes."""
-    return ", ".join([each.value for each in MediaType if _is_here(each)])
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+
+
+def boundary_of(content_type: bytes) -> bytes:
+    """The boundary of a Content-Type.
+
+    Raises:
+        UnsupportedMediaType: it has none.
+    """
+    message = Message()
+    message["content-type"] = content_type.decode("latin-1")
+    found = message.get_param("boundary")
+    if not isinstance(found, str) or not _BOUNDARY.fullmatch(found):
+        raise UnsupportedMediaType(
+            "multipart/form-data has no valid boundary; send parts as curl -F 'photo=@cat.jpg' does"
+        )
+    return found.encode()
+
+
+def _known(*, written: bool = False) -> str:
+    """The media types that this server reads, or writes."""
+    there = [each for each in MediaType if _is_here(each) and not (written and each is MediaType.MULTIPART)]
+    return ", ".join([each.value for each in there])
 
 
 def _is_here(media_type: MediaType) -> bool:
@@ -179,6 +205,21 @@ def require_json(headers: Mapping[bytes, bytes]) -> None:
         UnsupportedMediaType: no Content-Type, or another.
     """
     _request_type(headers.get(b"content-type"), MediaType.JSON)
+
+
+def require_parts(headers: Mapping[bytes, bytes]) -> None:
+    """Accept only multipart/form-data, which has a place for a model beside its tensors.
+
+    Raises:
+        UnsupportedMediaType: no Content-Type, or another.
+    """
+    name = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    if name != MediaType.MULTIPART.value:
+        raise UnsupportedMediaType(
+            f"a model is sent as a part of {MediaType.MULTIPART.value}, beside a part for each tensor: "
+            "curl -F model=@model.onnx -F x=@x.npy",
+            extra={"accept": MediaType.MULTIPART.value},
+        )
 
 
 def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
@@ -234,13 +275,13 @@ def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str
         if not re.fullmatch(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", quality):
             raise InvalidParameter(f"Accept has the malformed quality {quality[:40]!r}; send a number from 0 to 1")
         weight = float(quality)
-        media_type = by_range.get(name)
+        media_type = None if name == MediaType.MULTIPART.value else by_range.get(name)
         if media_type is not None and weight > 0 and _is_here(media_type):
             ranked.append((-weight, order, media_type, parameters if media_type in IMAGE_TYPES else []))
         elif media_type is not None and name in _MEDIA_TYPES:
             excluded.add(media_type)
     ranked = [entry for entry in ranked if entry[2] not in excluded]
     if not ranked:
-        raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; accept {_known()}")
+        raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; accept {_known(written=True)}")
     _, _, chosen, parameters = min(ranked, key=lambda entry: entry[:2])
     return chosen, parameters

@@ -29,7 +29,7 @@ from .open_inference.inference_wire import InferenceWire
 from .open_inference.statistics import INFER_PATH
 from .service import Service
 from .wires.dialects import DIALECTS
-from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, GraphDialect
+from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
 from .wires.operator_wire import OperatorWire
 
 
@@ -120,13 +120,13 @@ class OperatorDispatch:
         if scope["method"] == "POST":
             begin, _, name = path.rpartition("/")
             service, dialect = self._service, DIALECTS.get(begin)
-            if path == GRAPHS_PATH:
-                query = scope["query_string"].decode("latin-1")
-                dialect, name = GraphDialect(query, service.settings.max_graph_nodes), GRAPH_NAME
+            if path in (GRAPHS_PATH, MODELS_PATH):
+                query, most = scope["query_string"].decode("latin-1"), service.settings.max_graph_nodes
+                dialect, name = GraphDialect(query, most, path == MODELS_PATH), GRAPH_NAME
             # Responses for pages of other origins have header fields that no other response has.
             whole = whole_messages(scope) if service.replays and origin is None else None
             if dialect is not None and name:
-                observation.operator = GRAPH_NAME if path == GRAPHS_PATH else operator_name(begin, name)
+                observation.operator = GRAPH_NAME if name == GRAPH_NAME else operator_name(begin, name)
                 execution = Execution(service, scope, fields, OperatorWire(dialect, name), whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
@@ -160,7 +160,7 @@ class OperatorDispatch:
     def _called_operator(self, method: str, path: str) -> str | None:
         """The operator of a call that is not let in; None if the path names none that there is."""
         begin, _, name = path.rpartition("/")
-        if method == "POST" and path == GRAPHS_PATH:
+        if method == "POST" and path in (GRAPHS_PATH, MODELS_PATH):
             return GRAPH_NAME
         if method == "POST" and begin in DIALECTS:
             return operator_name(begin, name)

@@ -75,7 +75,7 @@ def run_to_files(
         graph_of: the graph's document.
         arrays: what its inputs are.
         targets: a file for each output.
-        options: of `Client.stream_graph`.
+        options: keyword arguments of `Client.stream_graph`.
         quiet: whether no progress is shown.
 
     Raises:

@@ -29,9 +29,9 @@ from .terminal import print_table
 model = typer.Typer(name="model", help="Run, check or show an ONNX model.", no_args_is_help=True)
 
 ModelFile = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="The model; see docs/models.md.")]
-Sizes = Annotated[
+SizesByName = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=SIZES...]", help="Sizes of inputs where the model has names: x=1,3,224,224."),
+    typer.Argument(metavar="[NAME=SIZES...]", help="SizesByName of inputs where the model has names: x=1,3,224,224."),
 ]
 
 
@@ -66,13 +66,13 @@ def run(
 
 
 @model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")
-def check(file: ModelFile, sizes: Sizes = None) -> None:
+def check(file: ModelFile, sizes: SizesByName = None) -> None:
     """Check a model, offline: what is not computed with its node, else the tensors that each node makes."""
     print_nodes(_read(file, sizes))
 
 
 @model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
-def show(file: ModelFile, sizes: Sizes = None, *, output: TextFile = None) -> None:
+def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None) -> None:
     """Show a model's inputs and outputs; with sizes or -o each node, or a picture of it, an SVG file."""
     from ..calls.model_calls import load_model  # operators load when they are named
     from ..graphs.model_graph import described

@@ -24,12 +24,12 @@ MOST_FOLDED = 4096
 """Elements of a result that is folded."""
 
 _DTYPES = {row.onnx_code: row.dtype for row in DATA_TYPES if row.dtype.kind != "O"}  # strings stay as they are
-_Array: TypeAlias = NDArray[Any]
-_Inputs: TypeAlias = Sequence[_Array | None]
-_Attributes: TypeAlias = Mapping[str, Any]
+_KnownArray: TypeAlias = NDArray[Any]
+_KnownInputs: TypeAlias = Sequence[_KnownArray | None]
+_NodeAttributes: TypeAlias = Mapping[str, Any]
 
 
-def shape_of(node: ModelNode, sizes: Sequence[int]) -> _Array:
+def shape_of(node: ModelNode, sizes: Sequence[int]) -> _KnownArray:
     """What Shape and Size make of a tensor of these sizes."""
     if node.op_type == "Size":
         return np.array(math.prod(sizes), np.int64)
@@ -37,7 +37,7 @@ def shape_of(node: ModelNode, sizes: Sequence[int]) -> _Array:
     return np.array([*sizes][start:end], np.int64)
 
 
-def folded(node: ModelNode, inputs: Sequence[_Array | None]) -> list[_Array] | None:
+def folded(node: ModelNode, inputs: Sequence[_KnownArray | None]) -> list[_KnownArray] | None:
     """The outputs of a node; None if it is not folded.
 
     Args:
@@ -58,40 +58,40 @@ def folded(node: ModelNode, inputs: Sequence[_Array | None]) -> list[_Array] | N
     return outputs if all(array.size <= MOST_FOLDED for array in outputs) else None
 
 
-def _given(inputs: _Inputs, place: int) -> _Array | None:
+def _given(inputs: _KnownInputs, place: int) -> _KnownArray | None:
     return inputs[place] if place < len(inputs) else None
 
 
-def _needed(inputs: _Inputs, place: int) -> _Array:
+def _needed(inputs: _KnownInputs, place: int) -> _KnownArray:
     found = _given(inputs, place)
     if found is None:
         raise ValueError("an input is missing")
     return found
 
 
-def _axes(inputs: _Inputs, attributes: _Attributes) -> list[int] | None:
+def _axes(inputs: _KnownInputs, attributes: _NodeAttributes) -> list[int] | None:
     found = _given(inputs, 1)
     return found.reshape(-1).tolist() if found is not None else attributes.get("axes")
 
 
-def _unsqueeze(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _unsqueeze(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     array, axes = _needed(inputs, 0), _axes(inputs, attributes)
     return np.expand_dims(array, tuple(axes or ()))
 
 
-def _squeeze(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _squeeze(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     axes = _axes(inputs, attributes)
     return np.squeeze(_needed(inputs, 0), None if axes is None else tuple(axes))
 
 
-def _reshape(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _reshape(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     array, sizes = _needed(inputs, 0), _needed(inputs, 1).tolist()
     if not attributes.get("allowzero", 0):
         sizes = [array.shape[at] if size == 0 else size for at, size in enumerate(sizes)]
     return array.reshape(sizes)
 
 
-def _slice(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _slice(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     array = _needed(inputs, 0)
     if len(inputs) > 1:
         starts, ends = _needed(inputs, 1).tolist(), _needed(inputs, 2).tolist()
@@ -112,18 +112,18 @@ def _slice(inputs: _Inputs, attributes: _Attributes) -> _Array:
     return array[tuple(where)]
 
 
-def _concat(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _concat(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     return np.concatenate([_needed(inputs, place) for place in range(len(inputs))], attributes["axis"])
 
 
-def _cast(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _cast(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     array, kind = _needed(inputs, 0), _DTYPES[attributes["to"]]
     if array.dtype.kind == "f" and kind.kind in "iu":
         array = np.trunc(array)
     return array.astype(kind)
 
 
-def _divide(inputs: _Inputs, _: _Attributes) -> _Array:
+def _divide(inputs: _KnownInputs, _: _NodeAttributes) -> _KnownArray:
     a, b = _needed(inputs, 0), _needed(inputs, 1)
     if not np.all(b):
         raise ZeroDivisionError
@@ -131,29 +131,29 @@ def _divide(inputs: _Inputs, _: _Attributes) -> _Array:
     return (np.sign(a) * np.sign(b) * quotient).astype(a.dtype) if a.dtype.kind == "i" else quotient
 
 
-def _remainder(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _remainder(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     a, b = _needed(inputs, 0), _needed(inputs, 1)
     if not np.all(b):
         raise ZeroDivisionError
     return np.asarray(np.fmod(a, b) if attributes.get("fmod", 0) else np.mod(a, b), a.dtype)
 
 
-def _range(inputs: _Inputs, _: _Attributes) -> _Array:
+def _range(inputs: _KnownInputs, _: _NodeAttributes) -> _KnownArray:
     start, limit, delta = (_needed(inputs, place).item() for place in range(3))
     if abs(limit - start) > MOST_FOLDED * abs(delta):
         raise ValueError("the range is long")
     return np.arange(start, limit, delta, dtype=_needed(inputs, 0).dtype)
 
 
-def _filled(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _filled(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     sizes: list[int] = _needed(inputs, 0).tolist()
-    value: _Array = attributes.get("value", np.zeros(1, np.float32))
+    value: _KnownArray = attributes.get("value", np.zeros(1, np.float32))
     if math.prod(sizes) > MOST_FOLDED:
         raise ValueError("it is large")
     return np.repeat(value.reshape(-1)[:1], math.prod(sizes)).reshape(sizes)
 
 
-def _expand(inputs: _Inputs, _: _Attributes) -> _Array:
+def _expand(inputs: _KnownInputs, _: _NodeAttributes) -> _KnownArray:
     array, sizes = _needed(inputs, 0), _needed(inputs, 1).tolist()
     shape = np.broadcast_shapes(array.shape, tuple(sizes))
     if math.prod(shape) > MOST_FOLDED:
@@ -161,26 +161,26 @@ def _expand(inputs: _Inputs, _: _Attributes) -> _Array:
     return np.broadcast_to(array, shape).copy()
 
 
-def _product(inputs: _Inputs, attributes: _Attributes) -> _Array:
+def _product(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
     axes, keep = _axes(inputs, attributes), bool(attributes.get("keepdims", 1))
     array = _needed(inputs, 0)
     where = tuple(range(array.ndim)) if axes is None else tuple(axes)
     return np.asarray(array.prod(where, array.dtype, keepdims=keep))
 
 
-def _of(function: Callable[..., Any]) -> Callable[[_Inputs, _Attributes], _Array]:
+def _of(function: Callable[..., Any]) -> Callable[[_KnownInputs, _NodeAttributes], _KnownArray]:
     return lambda inputs, _: np.asarray(function(*[_needed(inputs, place) for place in range(len(inputs))]))
 
 
-def _same_type(function: Callable[..., Any]) -> Callable[[_Inputs, _Attributes], _Array]:
-    def call(inputs: _Inputs, _: _Attributes) -> _Array:
+def _same_type(function: Callable[..., Any]) -> Callable[[_KnownInputs, _NodeAttributes], _KnownArray]:
+    def call(inputs: _KnownInputs, _: _NodeAttributes) -> _KnownArray:
         arrays = [_needed(inputs, place) for place in range(len(inputs))]
         return np.asarray(function(*arrays), arrays[0].dtype)
 
     return call
 
 
-_FUNCTIONS: Mapping[str, Callable[[_Inputs, _Attributes], _Array | list[_Array]]] = {
+_FUNCTIONS: Mapping[str, Callable[[_KnownInputs, _NodeAttributes], _KnownArray | list[_KnownArray]]] = {
     "Add": _same_type(np.add),
     "And": _of(np.logical_and),
     "Cast": _cast,

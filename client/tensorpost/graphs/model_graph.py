@@ -148,7 +148,7 @@ class _ModelReader:
     Args:
         model: the model.
         sent: the tensors that are given, by the model's names.
-        values: those of them that are constants of the graph.
+        values: the elements of the tensors that are constants of the graph.
         used: the tensors that some node reads, or that are outputs.
     """
 

@@ -51,7 +51,7 @@ class ModelTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reference:
+class _AttributeReference:
     """An attribute of the function's caller."""
 
     name: str
@@ -81,7 +81,7 @@ class ModelNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _ModelFunction:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -293,10 +293,10 @@ def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -
             case 20:
                 kind = field.whole
             case 21:
-                value = _Reference(field.text)
+                value = _AttributeReference(field.text)
             case _:
                 pass
-    if kind in (6, 7, 8) and not isinstance(value, _Reference):
+    if kind in (6, 7, 8) and not isinstance(value, _AttributeReference):
         value = several[{6: 7, 7: 8, 8: 9}[kind]]
     elif value is None:
         value = next((each for each in several.values() if each), {1: 0.0, 2: 0, 3: ""}.get(kind, []))
@@ -370,7 +370,7 @@ def _numbers(field: Field) -> list[Any]:
 # ---- functions -------------------------------------------------------------------------------------------------------
 
 
-def _read_function(message: memoryview) -> tuple[tuple[str, str], _Function]:
+def _read_function(message: memoryview) -> tuple[tuple[str, str], _ModelFunction]:
     opsets: dict[str, int] = {}
     for field in fields(message):
         if field.number == 9:
@@ -398,7 +398,7 @@ def _read_function(message: memoryview) -> tuple[tuple[str, str], _Function]:
             case _:
                 pass
     domain = "" if domain in _DOMAINS else domain
-    return (domain, name), _Function(tuple(inputs), tuple(outputs), defaults, tuple(nodes))
+    return (domain, name), _ModelFunction(tuple(inputs), tuple(outputs), defaults, tuple(nodes))
 
 
 class _Inliner:
@@ -408,7 +408,7 @@ class _Inliner:
         functions: the model's functions, by domain and name.
     """
 
-    def __init__(self, functions: Mapping[tuple[str, str], _Function]) -> None:
+    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction]) -> None:
         self._functions, self._calls, self._made = functions, 0, 0
 
     def inlined(self, nodes: Sequence[ModelNode], depth: int = 0) -> list[ModelNode]:
@@ -433,7 +433,7 @@ class _Inliner:
                 raise refused(("functions",), message, None, f"at most {MOST_INLINED} nodes")
         return found
 
-    def _body(self, call: ModelNode, function: _Function) -> list[ModelNode]:
+    def _body(self, call: ModelNode, function: _ModelFunction) -> list[ModelNode]:
         self._calls += 1
         names = {"": ""}
         names |= dict(zip(function.inputs, [*call.inputs, *[""] * len(function.inputs)], strict=False))
@@ -446,7 +446,7 @@ class _Inliner:
         found: list[ModelNode] = []
         for node in function.nodes:
             given = {
-                key: attributes.get(value.name) if isinstance(value, _Reference) else value
+                key: attributes.get(value.name) if isinstance(value, _AttributeReference) else value
                 for key, value in node.attributes.items()
             }
             found.append(

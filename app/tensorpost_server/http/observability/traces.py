@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 _ROUTES = ("/v1/operators", "/v1/onnx")
-_GRAPHS = "/v1/graphs"
+_OF_SEVERAL = ("/v1/graphs", "/v1/onnx")  # graphs and models
 _ONLY = {
     "OTEL_TRACES_EXPORTER": "otlp",
     "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -162,8 +162,9 @@ def _phase_span(name: str, phase: Phase, attributes: Mapping[str, str]) -> SpanT
 
 def _route(record: RequestRecord) -> str | None:
     """The path with `{operator}` in the place of a name, so that there are few; None for what is not a call."""
-    if record.path.endswith(_GRAPHS) and record.operator is not None:
-        return _GRAPHS
+    for route in _OF_SEVERAL:
+        if record.path.endswith(route) and record.operator is not None:
+            return route
     base = record.path.rpartition("/")[0]
     prefix = next((route for route in _ROUTES if base.endswith(route)), None)
     return f"{prefix}/{{operator}}" if prefix is not None and record.operator is not None else None

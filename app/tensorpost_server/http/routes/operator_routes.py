@@ -162,6 +162,40 @@ async def list_onnx_operators() -> JsonDocument:
     return JsonDocument({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
 
 
+_MODEL_OPENAPI = {
+    "parameters": [
+        {
+            "name": "outputs", "in": "query", "required": False, "schema": {"type": "string"},
+            "description": "Names of the model's outputs that are wanted, separated by commas; default all.",
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object", "required": ["model"],
+                    "properties": {"model": {"type": "string", "format": "binary", "description": "The ONNX file."}},
+                    "additionalProperties": {"type": "string", "format": "binary", "description": "An npy file."},
+                }
+            }
+        },
+    },
+}  # fmt: skip
+
+
+@router.post(
+    "/v1/onnx", summary="Run an ONNX model", tags=["onnx"], response_class=Response, openapi_extra=_MODEL_OPENAPI
+)
+async def run_model() -> Response:
+    """Post an ONNX model and its inputs as multipart/form-data; its outputs come back as raw bytes.
+
+    The part `model` is the file; every other part is an input by its name, an npy file or a picture:
+    `curl -F model=@model.onnx -F x=@x.npy localhost:8000/v1/onnx -o y.npy`. Answers are as for `/v1/graphs`.
+    """
+    raise AssertionError(_DISPATCHED)
+
+
 @router.post(
     "/v1/onnx/{op_type}",
     summary="Run an ONNX node",

@@ -16,6 +16,7 @@ from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import CallInput, read_document, read_query, refuse_unknown, take_options
 
 GRAPHS_PATH = "/v1/graphs"
+MODELS_PATH = "/v1/onnx"
 GRAPH_NAME = "graph"
 """What records call the operator of a graph."""
 
@@ -29,10 +30,12 @@ class GraphDialect:
     Attributes:
         query: the query string, undecoded.
         most_nodes: nodes that a graph may have.
+        of_model: whether an ONNX model is sent in the place of a graph.
     """
 
     query: str
     most_nodes: int
+    of_model: bool = False
 
     def __call__(self, name: str) -> GraphParser:
         return GraphParser(self)
@@ -51,8 +54,10 @@ class GraphParser:
     """None: the graph's constants are in its document."""
 
     def __init__(self, dialect: GraphDialect) -> None:
-        self._most_nodes = dialect.most_nodes
-        self._document = read_document(read_query(dialect.query).get("graph"), "graph")
+        self._most_nodes, self.of_model = dialect.most_nodes, dialect.of_model
+        self._document = None
+        if not self.of_model:
+            self._document = read_document(read_query(dialect.query).get("graph"), "graph")
 
     @property
     def inputs(self) -> Sequence[CallInput]:
@@ -76,7 +81,7 @@ class GraphParser:
             InvalidDescriptor: the graph breaks rules; every violation is listed.
             TensorMismatch: a tensor of strings.
         """
-        refuse_unknown(parameters, ["graph", *_OPTIONS])
+        refuse_unknown(parameters, ["outputs" if self.of_model else "graph", *_OPTIONS])
         options = take_options({**parameters}, _OPTIONS)
         if document is not None and self._document is not None:
             raise InvalidParameter("the graph is sent in the query and in the body; send it once")
@@ -94,9 +99,16 @@ class GraphParser:
             raise error.prefixed("graph") from None
 
 
+def read_outputs(query: str) -> list[str] | None:
+    """The outputs of a model that are wanted, of the parameter `outputs`; None for all."""
+    text = read_query(query).get("outputs")
+    return None if text is None else text.split(",")
+
+
 def _missing_graph() -> InvalidParameter:
     return InvalidParameter(
         "the graph is missing: send it in a frame (safetensors), as JSON text in the metadata under graph; in JSON, as "
-        "the member graph beside tensors; or beside any other body in the query parameter graph",
+        "the member graph beside tensors; as the part graph of multipart/form-data (curl -F graph=@graph.json -F "
+        "photo=@cat.jpg); or beside any other body in the query parameter graph",
         extra={"parameter": "graph"},
     )

@@ -17,12 +17,19 @@ from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
-from tensorpost.values.problems import BodyMismatch, InvalidDescriptor, TensorMismatch, Violation
+from tensorpost.values.problems import (
+    BodyMismatch,
+    InvalidDescriptor,
+    InvalidJson,
+    TensorMismatch,
+    Violation,
+)
 
 from ..background_threads import CallerThreads
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture
-from ..media_types import IMAGE_TYPES, MediaType, RequestFormat
+from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
+from ..multipart import ModelTensors, Multipart
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
     MOST_JSON_CONTAINERS,
@@ -35,6 +42,7 @@ from .call_parser import (
     read_query,
 )
 from .dialects import takes_long
+from .graph_dialect import GraphDialect, GraphParser, read_outputs
 from .operator_answer import OperatorAnswer
 from .wire import ReadContext
 
@@ -57,6 +65,8 @@ class OperatorWire:
 
     def format(self, fields: Mapping[bytes, bytes], length: int) -> RequestFormat:
         """See `Wire.format`: the media types."""
+        if isinstance(self._dialect, GraphDialect) and self._dialect.of_model:
+            require_parts(fields)
         return RequestFormat.from_headers(fields, length)
 
     async def open(self, slow_threads: CallerThreads) -> str | None:
@@ -81,6 +91,8 @@ class OperatorWire:
             text = await whole_json(body, settings, context.reserve)
             context.watch.start()
             return await threads.run(context.large, self._of_json, text, context.query, format_)
+        if media_type is MediaType.MULTIPART:
+            return await self._of_parts(context, format_)
         if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
             return await self._of_encoded(context, format_)
         if not context.head_has_arrived:
@@ -189,6 +201,37 @@ class OperatorWire:
                 error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
             raise
 
+    async def _of_parts(self, context: ReadContext, format_: RequestFormat) -> Call:
+        """Receive a body of parts, and parse the call from their heads."""
+        assert self._parser is not None
+        body, settings, threads, parser = context.body, context.settings, context.slow_threads, self._parser
+        context.reserve(2 * body.length)  # as it arrives, and as what reads it holds it
+        content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
+        context.watch.start()
+        of_model = isinstance(parser, GraphParser) and parser.of_model
+        texts = ["model"] if of_model else [parser.document_name]
+        parts = await threads.run(True, Multipart.read, content, format_.boundary, texts, format_.read, settings)
+        if of_model:
+            found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query))
+            encoded: Encoded = found
+            document: Mapping[str, Any] | None = found.graph.document
+        else:
+            text = parts.texts.get(parser.document_name)
+            encoded, document = parts, read_document(None if text is None else _utf8(text), parser.document_name)
+        tensors = [
+            AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
+        ]
+        values: dict[str, Any] = {}
+        for index, tensor in enumerate(tensors):
+            if tensor.name in parser.value_names:
+                _refuse_large_value(tensor)
+                block = memoryview(bytearray(tensor.size_in_bytes))
+                await threads.run(True, encoded.decode_into, [block], index)
+                values |= self._values([tensor], [block])
+        return await threads.run(
+            len(tensors) > 1, self._parse, context.query, format_, tensors, document, values, encoded=encoded
+        )
+
     def _of_json(self, text: bytes, query: str, format_: RequestFormat) -> Call:
         """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`."""
         assert self._parser is not None
@@ -254,6 +297,13 @@ class OperatorWire:
             for tensor, block in zip(tensors, memory, strict=True)
             if tensor.name in self._parser.value_names
         }
+
+
+def _utf8(text: memoryview) -> str:
+    try:
+        return bytes(text).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"the document is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
