@@ -119,7 +119,8 @@ def test_an_uneven_axis_needs_no_more_scratch_memory_than_an_even_one(numba: Num
     run = numba.start(plan, [memoryview(np.ones(1, np.float16).tobytes())])
 
     out = np.frombuffer(run.compute(0), np.float16)
-    plan_of_slice = numba._recipe(plan.steps[0]).new_launch_plan(plan.slices.piece(0))
+    recipe = numba._recipe(plan.steps[0])
+    plan_of_slice = recipe.new_launch_plan((0, 0), recipe.targets[0], plan.slices.piece(0).box)
     numba.close()
 
     assert numba.uses_numpy(plan) is None
