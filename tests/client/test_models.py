@@ -25,6 +25,7 @@ from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorpostE
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(1)
+EXPORTED = Path(__file__).parents[1] / "vectors" / "onnx_models"
 LIGHT = Path(onnx.backend.test.__path__[0]) / "data" / "light"
 
 
@@ -108,6 +109,24 @@ def test_published_networks(server_url: str, name: str):
         found = tp.run_model(content, {given.name: x})[output.name]
 
     np.testing.assert_allclose(found, numpy_helper.to_array(expected), rtol=1e-3)
+
+
+@pytest.mark.parametrize("path", sorted(EXPORTED.glob("*.onnx")), ids=lambda path: path.stem)
+def test_models_of_exporters(server_url: str, path: Path):
+    read, chance = load_model(path), np.random.default_rng(5)
+    inputs: dict[str, NDArray[Any]] = {}
+    for tensor in read.inputs:
+        assert tensor.data_type is not None
+        sizes = [size if isinstance(size, int) else 3 for size in tensor.sizes or ()]
+        inputs[tensor.name] = chance.random(sizes).astype(tensor.data_type.dtype)
+    expected = by_runtime(onnx.ModelProto.FromString(path.read_bytes()), inputs)
+
+    with Client(server_url) as tp:
+        found = tp.run_model(path, inputs)
+
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=2e-6)
 
 
 def test_the_command_line(server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
