@@ -16,7 +16,7 @@ from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
-from .calls.resampling import ResamplingMode
+from .calls.resampling import Antialias, ResamplingMode
 from .calls.results import Result, Validation
 from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
@@ -153,7 +153,7 @@ class AsyncClient(NumpyCalls):
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
         mode: ResamplingMode = "linear",
-        antialias: bool = False,
+        antialias: Antialias = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
         device: int | None = None,
@@ -166,7 +166,7 @@ class AsyncClient(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
+        y = await self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
         return y.reshape(plan.output_shape) if out is None else out
 
     async def onnx(
