@@ -2,7 +2,8 @@
 
 from .lifetimes import Stage
 from .plan import Plan, make_plan
+from .row_plan import plan_of_rows
 from .slices import OutputSlice, OutputSlices, Slices, cut
 from .step import PlanStep
 
-__all__ = ["OutputSlice", "OutputSlices", "Plan", "PlanStep", "Slices", "Stage", "cut", "make_plan"]
+__all__ = ["OutputSlice", "OutputSlices", "Plan", "PlanStep", "Slices", "Stage", "cut", "make_plan", "plan_of_rows"]

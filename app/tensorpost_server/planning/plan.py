@@ -16,7 +16,7 @@ from tensorpost.values.operation import Operation, Slot
 from ..forms import whole_box
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
-from .slices import OutputSlices, Slices, cut
+from .slices import OutputSlices, SliceRange, Slices, cut
 from .step import PlanStep
 
 SLICE_WORK = 1 << 26
@@ -60,7 +60,7 @@ class Plan:
 
     graph: Graph
     steps: tuple[PlanStep, ...]
-    slices: Slices | OutputSlices
+    slices: Slices | OutputSlices | SliceRange
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
