@@ -67,7 +67,8 @@ class Client(NumpyCalls):
         limits: how many connections there may be, and how many are kept for the next call.
         retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
             Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
-            most 30 seconds per call.
+            most 30 seconds per call. An answer of one output of 16 MiB or more whose connection breaks goes on over
+            another one, unless this is 0: its missing rows are asked for during 30 seconds.
         api_key: the key for servers that want one, or a `Path` of a file with it, which nobody but its owner may read
             (mode 0600). It goes to this server only, as `Authorization: Bearer`. Default: the variable
             TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these belong
@@ -360,8 +361,9 @@ class Client(NumpyCalls):
 
         Raises:
             InvalidParameter: inputs do not fit the descriptor; nothing was sent.
-            IncompleteBody: while iterating: the answer broke off. The blocks so far are right, the rest is missing;
-                nothing is repeated once the first block was handed out.
+            IncompleteBody: while iterating: the answer broke off, and the rest could not be had (see `retries` of
+                `Client`). The blocks so far are right.
+            CallChanged: while iterating: the answer broke off, and the inputs have changed since the call began.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
         options = RequestOptions(backend, device, feature_level, progress)
