@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,6 +23,7 @@ from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
+    DEFAULT_CHUNK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
@@ -242,6 +244,26 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
+
+    async def write_zarr(
+        self,
+        desc: Operation,
+        inputs: Inputs,
+        path: str | PathLike[str],
+        *,
+        shape: Sequence[int] | None = None,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+
+        See `Client.write_zarr`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        await api.write_zarr(self._transport, desc, inputs, path, shape, chunk_bytes, options)
 
     # ---- graphs ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ What a call means is written in `calls/api_calls.py`, once, as a coroutine; here
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -26,6 +27,7 @@ from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
+    DEFAULT_CHUNK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
@@ -368,6 +370,49 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
+
+    def write_zarr(
+        self,
+        desc: Operation,
+        inputs: Inputs,
+        path: str | PathLike[str],
+        *,
+        shape: Sequence[int] | None = None,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+
+        The array (version 3, not compressed) is in `path` with `.part` behind it until it is complete. The same call by
+        another process goes on where this one stopped: only what is missing is asked for. Neither zarr nor Ray is
+        needed.
+
+        Args:
+            desc: see `run`; it has one packed output.
+            inputs: see `run`.
+            path: a folder that is not there yet, as in `y.zarr`.
+            shape: sizes of the array, if they are not those of the output.
+            chunk_bytes: the most bytes of a chunk, of which each is a file. Default 16 MiB.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
+
+        Examples:
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
+            ...     tp.write_zarr(OnnxNode.of("Neg", {"X": x}, opset=13), x, "negative.zarr")
+
+        Raises:
+            InvalidParameter: an argument is wrong, Zarr has no such arrays, or the part is of no call.
+            CallChanged: the part is of another call, or of other inputs; it is left as it is.
+            OSError: the path exists, or its folder does not.
+            TensorpostError: what the server refused, or `ConnectionProblem`s; what has arrived is kept.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        run_blocking(api.write_zarr(self._transport, desc, inputs, path, shape, chunk_bytes, options))
 
     # ---- graphs ------------------------------------------------------------------------------------------------------
 

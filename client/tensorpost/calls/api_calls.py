@@ -7,8 +7,9 @@ taken after the head of the answer was found right.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
@@ -218,6 +219,18 @@ async def _blocks(
                     await answer.finish()
                 yield TensorBlock(slot.name, start, data) if named else data
         await answer.finish()
+
+
+async def write_zarr(
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, path: str | PathLike[str],
+    shape: Sequence[int] | None, chunk_bytes: int, options: RequestOptions,
+) -> None:  # fmt: skip
+    """Write an operation's output as a Zarr array; see `Client.write_zarr`."""
+    from . import zarr_store  # few callers need it
+
+    template = request_template(operation)
+    array = zarr_store.ZarrArray.of(template, shape, whole_number("chunk_bytes", chunk_bytes, 1))
+    await zarr_store.write_zarr(transport, template, _request(template, inputs, options), array, path)
 
 
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:

@@ -57,12 +57,13 @@ class ResumedAnswer:
         self._transport, self._template, self._request, self._deadline = transport, template, request, deadline
         self.response, self.metadata = response, dict[str, str]()
         self._received, self._resumed_at = 0, -1
-        self._digest: _Digest | None = None
+        self._digest: RequestDigest | None = None
 
     @classmethod
     async def ask(
-        cls, transport: Transport | ManyServers, template: RequestTemplate, request: Request, *, sealed: bool = False
-    ) -> Self:
+        cls, transport: Transport | ManyServers, template: RequestTemplate, request: Request, *, sealed: bool = False,
+        digest: RequestDigest | None = None,
+    ) -> Self:  # fmt: skip
         """Send the request of a call and read the head of its answer.
 
         Args:
@@ -71,13 +72,13 @@ class ResumedAnswer:
             request: the request.
             sealed: take the digest of the inputs at once, since the caller may change them before the last byte has
                 arrived; else they are read when the connection breaks.
+            digest: this digest, if it is there already.
 
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        digest = None
-        if sealed and transport.retries and _resumable(template) is not None:
-            digest = _Digest(request)
+        if digest is None and sealed and transport.retries and _resumable(template) is not None:
+            digest = RequestDigest(request)
         deadline = transport.deadline()
         if request.report is not None:
             request.report = _WholeProgress(request.report)
@@ -85,12 +86,42 @@ class ResumedAnswer:
             answer = cls(transport, template, request, deadline, await transport.ask(request, deadline=deadline))
             answer._digest = digest
             await answer._enter([wire_form(slot) for slot in template.outputs])
-            while digest is not None and not digest.is_done:
-                await transport.runtime.sleep(_LOOK_SECONDS)
+            if digest is not None:
+                await digest.done(transport)
         except BaseException:
             if digest is not None:
                 digest.stop()
             raise
+        return answer
+
+    @classmethod
+    async def ask_from(
+        cls, transport: Transport | ManyServers, template: RequestTemplate, request: Request, digest: RequestDigest,
+        begin: int, backend: str,
+    ) -> Self:  # fmt: skip
+        """Ask for the rest of an answer of which another process received a part.
+
+        Args:
+            transport: the way to the server.
+            template: the requests of this operation, which has one packed output.
+            request: the request, as that process sent it.
+            digest: its digest, which is done.
+            begin: bytes of the output that are there.
+            backend: what computed them, as that answer said.
+
+        Raises:
+            CallChanged: another backend would compute the rest.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        (slot,), deadline = template.outputs, transport.deadline()
+        rows = Rows.of(slot.layout, begin // Rows.of(slot.layout).row_bytes)
+        if request.report is not None:
+            request.report = _WholeProgress(request.report, slot.layout.size_in_bytes)
+        asked = _request_of_rows(request, rows, str(digest.value), backend)
+        answer = cls(transport, template, request, deadline, await transport.ask(asked, deadline=deadline))
+        answer._digest, answer._received = digest, begin
+        await answer._enter([(slot.layout.data_type, rows.layout.sizes)])
+        await answer._skip(begin - rows.begin_byte)
         return answer
 
     async def __aenter__(self) -> Self:
@@ -153,7 +184,12 @@ class ResumedAnswer:
         if self._resumed_at == self._received:  # a connection that breaks before each first byte is no help
             raise broken
         self._resumed_at = self._received
-        request = await self._request_of(rows, broken)
+        if self._digest is None:
+            self._digest = RequestDigest(self._request)
+        await self._digest.done(self._transport)
+        if (digest := self._digest.value) is None:
+            raise broken
+        request = _request_of_rows(self._request, rows, digest, self.metadata["backend"])
         while True:
             try:
                 self.response = await self._transport.ask(request, deadline=self._deadline)
@@ -172,25 +208,6 @@ class ResumedAnswer:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
         await self._skip(self._received - rows.begin_byte)
 
-    async def _request_of(self, rows: Rows, broken: IncompleteBody) -> Request:
-        """The request for the rows that are missing."""
-        sent, backend = self._request, self.metadata["backend"]
-        if self._digest is None:
-            self._digest = _Digest(sent)
-        while not self._digest.is_done:
-            await self._transport.runtime.sleep(_LOOK_SECONDS)
-        if (digest := self._digest.value) is None:
-            raise broken
-        path, _, query = sent.target.partition("?")
-        chosen = [item for item in query.split("&") if item]
-        if not any(item.startswith("backend=") for item in chosen):
-            chosen.append(f"backend={backend.partition('+')[0]}")
-        target = "&".join([*chosen, f"rows={rows.begin}:"])
-        fields = (*sent.fields, ("if-range", answer_tag(digest, backend)))
-        if isinstance(sent.report, _WholeProgress):
-            sent.report.before = rows.begin_byte
-        return Request(sent.method, f"{path}?{target}", fields, sent.body, sent.report)
-
     async def _skip(self, count: int) -> None:
         """Receive bytes that have arrived before: the first part of a row."""
         scratch = memoryview(bytearray(min(count, PIECE_BYTES)))
@@ -203,22 +220,40 @@ class ResumedAnswer:
             count -= got
 
 
+def _request_of_rows(sent: Request, rows: Rows, digest: str, backend: str) -> Request:
+    """The request for the rows that are missing."""
+    path, _, query = sent.target.partition("?")
+    chosen = [item for item in query.split("&") if item]
+    if not any(item.startswith("backend=") for item in chosen):
+        chosen.append(f"backend={backend.partition('+')[0]}")
+    target = f"{path}?{'&'.join([*chosen, f'rows={rows.begin}:'])}"
+    if isinstance(sent.report, _WholeProgress):
+        sent.report.before = rows.begin_byte
+    return Request(
+        sent.method, target, (*sent.fields, ("if-range", answer_tag(digest, backend))), sent.body, sent.report
+    )
+
+
 class _WholeProgress:
     """Tells how far the whole answer has come, whichever part of it a response has; sending it again is not told.
+
+    Args:
+        report: told.
+        whole: bytes of the whole answer, if its first part was received by another process.
 
     Attributes:
         before: bytes of the answer before this part; 0 for the first.
     """
 
-    def __init__(self, report: Callable[[Progress], None]) -> None:
-        self._report, self._received, self._whole, self.before = report, 0, 0, 0
+    def __init__(self, report: Callable[[Progress], None], whole: int = 0) -> None:
+        self._report, self._received, self._whole, self._joins, self.before = report, 0, whole, bool(whole), 0
 
     def __call__(self, progress: Progress) -> None:
         """Tell of a part."""
-        if not self.before:
+        if not self.before and not self._joins:
             self._received, self._whole = progress.received, progress.to_receive or 0
             self._report(progress)
-        elif progress.received:
+        elif progress.received or self._joins:
             # Each part has a head of its own, and a part of a row comes twice.
             self._received = min(self._whole, max(self._received, self.before + progress.received))
             self._report(Progress(progress.sent, progress.to_send, self._received, self._whole))
@@ -232,7 +267,7 @@ def _resumable(template: RequestTemplate) -> Slot | None:
     return slot if slot.layout.packed and slot.layout.size_in_bytes >= RESUMED_BYTES else None
 
 
-class _Digest:
+class RequestDigest:
     """The digest of a request, which a thread computes if the body is large.
 
     Attributes:
@@ -264,10 +299,10 @@ class _Digest:
                     return
                 yield view[start : start + _DIGEST_PIECE_BYTES]
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it is there."""
-        return self._done.is_set()
+    async def done(self, transport: Transport | ManyServers) -> None:
+        """Wait until it is there."""
+        while not self._done.is_set():
+            await transport.runtime.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
         """Nobody needs it any more."""

@@ -50,6 +50,7 @@ from .command_options import (
     usage,
 )
 from .files import (
+    ZARR,
     check_destination,
     check_picture,
     destination,
@@ -59,7 +60,7 @@ from .files import (
     write_blocks,
 )
 from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
-from .terminal import place_of, print_json, progress_bar
+from .terminal import keeping, place_of, print_json, progress_bar
 
 _TILE_WORDS = {
     "repeats": "--repeats",
@@ -95,7 +96,7 @@ def _output_format(output: str) -> str | None:
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
     (slot,) = computation.operation.outputs
-    if out_format != "npy":
+    if out_format not in ("npy", ZARR):
         check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
     total = computation.array.nbytes + slot.layout.size_in_bytes
     options: dict[str, Any] = {
@@ -104,7 +105,13 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
         "feature_level": computation.level,
     }
     with progress_bar(total, quiet=quiet) as progress:
-        if out_format == "npy":
+        if out_format == ZARR:
+            with keeping(output):
+                client.write_zarr(
+                    computation.operation, computation.array, output, shape=computation.shape, progress=progress,
+                    **options,
+                )  # fmt: skip
+        elif out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
             head = encode_npy_head(slot.layout.data_type, computation.shape)
             blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
