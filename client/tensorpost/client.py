@@ -401,10 +401,6 @@ class Client(NumpyCalls):
             feature_level: see `run`.
             progress: see `run`.
 
-        Examples:
-            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
-            ...     tp.write_zarr(OnnxNode.of("Neg", {"X": x}, opset=13), x, "negative.zarr")
-
         Raises:
             InvalidParameter: an argument is wrong, Zarr has no such arrays, or the part is of no call.
             CallChanged: the part is of another call, or of other inputs; it is left as it is.

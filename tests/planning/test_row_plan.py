@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorpost.bodies.answer_rows import Rows
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.onnx import OnnxNode
 from tensorpost.values.problems import InvalidParameter
 from tensorpost_server.planning import make_plan, plan_of_rows
@@ -19,7 +19,7 @@ TILE = OnnxNode.of("Tile", {"input": X, "repeats": [1, 1, 4, 4]}, opset=13)  # 1
 )
 def test_as_few_slices_as_hold_the_rows(begin: int, end: int, count: int) -> None:
     plan = make_plan(TILE, 4096)  # 25 slices of 4 rows
-    rows = Rows.of(plan.outputs[0].layout, begin, end)
+    rows = OutputRows.of(plan.outputs[0].layout, begin, end)
     part = plan_of_rows(plan, rows)
     pieces = [*part.slices]
     assert (len(part.slices), len(pieces)) == (count, count)
@@ -32,4 +32,4 @@ def test_rows_of_several_outputs_are_refused() -> None:
     x = np.zeros((64, 64), np.float32)
     plan = make_plan(OnnxNode.of("TopK", {"X": x, "K": [64]}, opset=11, axis=0), 4096)
     with pytest.raises(InvalidParameter, match="has the outputs Values, Indices"):
-        plan_of_rows(plan, Rows.of(plan.outputs[0].layout, 0, 1))
+        plan_of_rows(plan, OutputRows.of(plan.outputs[0].layout, 0, 1))

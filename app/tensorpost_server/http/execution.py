@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.bodies.answer_rows import Rows
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, SharingBackend
@@ -343,7 +343,7 @@ class Execution:
             await sender.stream(head, _pieces(body, self.settings.slice_bytes))
 
     async def _respond_rows(
-        self, prepared: PreparedCall, rows: Rows, worker: Worker, inputs: Sequence[memoryview | DeviceMemory]
+        self, prepared: PreparedCall, rows: OutputRows, worker: Worker, inputs: Sequence[memoryview | DeviceMemory]
     ) -> None:
         """Send some rows of the output, with the tag of the answer that they are of.
 

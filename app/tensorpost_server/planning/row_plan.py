@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 
-from tensorpost.bodies.answer_rows import Rows
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import InvalidParameter
 
 from .plan import Plan
 from .slices import SliceRange, Slices
 
 
-def plan_of_rows(plan: Plan, rows: Rows) -> Plan:
+def plan_of_rows(plan: Plan, rows: OutputRows) -> Plan:
     """The plan that computes these rows only, and what lies beside them in the same slices.
 
     Stages are computed in full, since every slice may read all of them.

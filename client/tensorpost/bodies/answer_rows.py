@@ -24,7 +24,7 @@ _LEFT_OUT = ("rows", "backend", "device")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class OutputRows:
     """Some rows of an output.
 
     Attributes:

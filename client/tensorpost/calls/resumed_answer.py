@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..bodies.answer_rows import Rows, answer_tag, call_digest
+from ..bodies.answer_rows import OutputRows, answer_tag, call_digest
 from ..network.deadline import Deadline
 from ..transport.http1 import PIECE_BYTES, Request
 from ..transport.many_servers import ManyServers
@@ -114,7 +114,7 @@ class ResumedAnswer:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         (slot,), deadline = template.outputs, transport.deadline()
-        rows = Rows.of(slot.layout, begin // Rows.of(slot.layout).row_bytes)
+        rows = OutputRows.of(slot.layout, begin // OutputRows.of(slot.layout).row_bytes)
         if request.report is not None:
             request.report = _WholeProgress(request.report, slot.layout.size_in_bytes)
         asked = _request_of_rows(request, rows, str(digest.value), backend)
@@ -179,8 +179,8 @@ class ResumedAnswer:
             raise broken
         await self.response.__aexit__(type(broken), broken, None)
         layout, until, wait = slot.layout, time.monotonic() + _PATIENCE_SECONDS, _FIRST_WAIT_SECONDS
-        row_bytes = Rows.of(layout).row_bytes
-        rows = Rows.of(layout, self._received // row_bytes)
+        row_bytes = OutputRows.of(layout).row_bytes
+        rows = OutputRows.of(layout, self._received // row_bytes)
         if self._resumed_at == self._received:  # a connection that breaks before each first byte is no help
             raise broken
         self._resumed_at = self._received
@@ -220,7 +220,7 @@ class ResumedAnswer:
             count -= got
 
 
-def _request_of_rows(sent: Request, rows: Rows, digest: str, backend: str) -> Request:
+def _request_of_rows(sent: Request, rows: OutputRows, digest: str, backend: str) -> Request:
     """The request for the rows that are missing."""
     path, _, query = sent.target.partition("?")
     chosen = [item for item in query.split("&") if item]
@@ -238,7 +238,7 @@ class _WholeProgress:
     """Tells how far the whole answer has come, whichever part of it a response has; sending it again is not told.
 
     Args:
-        report: told.
+        report: the function that is told.
         whole: bytes of the whole answer, if its first part was received by another process.
 
     Attributes:

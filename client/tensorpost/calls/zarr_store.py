@@ -80,7 +80,7 @@ class ZarrArray:
 
     @property
     def pieces(self) -> Iterator[tuple[str, int, int]]:
-        """Of each chunk, in the order of the output's bytes: its file, its bytes there, and its bytes in the output."""
+        """The chunks in the order of the output's bytes: the name of the file, its bytes, and those in the output."""
         item = self.data_type.item_size
         full = math.prod(self.chunks) * item
         grid = [-(-size // part) for size, part in zip(self.shape, self.chunks, strict=True)]

@@ -277,7 +277,7 @@ def run(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
+    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy or Zarr."""
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorpost.bodies.answer_rows import Rows
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.onnx.strings import StringCall, numbers_node
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation
@@ -66,7 +66,7 @@ class PreparedCall:
     memory_bytes: int
     strings: StringCall | None = None
     timeout: float | None = None
-    rows: Rows | None = None
+    rows: OutputRows | None = None
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -109,7 +109,7 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
                 "rows are sent as npy, a frame or raw bytes; accept application/x-npy, application/vnd.safetensors or "
                 "application/octet-stream"
             )
-        rows = Rows.of(plan.outputs[0].layout, *call.rows)
+        rows = OutputRows.of(plan.outputs[0].layout, *call.rows)
         plan = plan_of_rows(plan, rows)
     sizes = tuple([tensor.size_in_bytes for tensor in call.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(call.tensors)}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost import datatypes, frame
-from tensorpost.bodies.answer_rows import Rows
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
 from tensorpost.bodies.json_tensor import json_type
 from tensorpost.descriptors import TileOperatorDesc
@@ -127,7 +127,7 @@ class OperatorAnswer:
     def head(self, plan: Plan, worker: Worker) -> PreparedHead:
         """See `Answer.head`. A frame has its tensors in binding order."""
         media_type, body_head = self.format.response, b""
-        rows = None if self.rows is None else Rows.of(plan.outputs[0].layout, *self.rows)
+        rows = None if self.rows is None else OutputRows.of(plan.outputs[0].layout, *self.rows)
         slots = plan.outputs if rows is None else (replace(plan.outputs[0], layout=rows.layout),)
         if media_type is MediaType.NPY:
             layout = slots[0].layout
