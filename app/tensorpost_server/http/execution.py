@@ -156,6 +156,8 @@ class Execution:
         )
         if b"rows=" in self._scope["query_string"]:
             body.keep()  # for the call's digest
+            if chunks is None and receive_into(self._scope) is None:
+                self.reserve(length)  # its parts are kept beside the tensors that are made of them
         if chunks is not None:
             body.supply(memoryview(chunks).toreadonly())
         elif self._whole is not None:
