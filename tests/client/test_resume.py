@@ -5,6 +5,8 @@ The expected bytes are NumPy's own.
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.client.conftest import WAYS
 from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.support.live_server import live_server
+from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import BufferTensorDesc, Client, Progress, TileOperatorDesc, Timeout
 from tensorpost.problems import CallChanged, IncompleteBody
@@ -24,6 +28,11 @@ REPEATS = (1, 1, 7, 10)
 WHOLE = np.tile(X, REPEATS)  # 20.7 MB
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", X.shape), REPEATS)
 MIB = 1 << 20
+PROBLEM = "application/problem+json"
+
+
+def problem(code: str, **extra: str) -> bytes:
+    return json.dumps({"type": f"urn:tensorpost:problem:{code}", "detail": "no", **extra}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +165,34 @@ def test_a_server_that_comes_back_is_waited_for() -> None:
         threading.Thread(target=come_back, daemon=True).start()
         with Client(proxy.url) as tp:
             np.testing.assert_array_equal(tp.run(DESC, X), WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (http_answer("400 Bad Request", problem("invalid-parameter"), PROBLEM), IncompleteBody),
+        (http_answer("412 Precondition Failed", problem("call-changed", reason="backend"), PROBLEM), CallChanged),
+        (http_answer("200 OK", b"{}", "application/json"), IncompleteBody),
+        (http_answer("200 OK", save({"output": WHOLE[0, 0, :5]}), "application/vnd.safetensors"), IncompleteBody),
+    ],
+    ids=["a server without rows", "another backend", "no frame", "other rows"],
+)
+def test_what_other_servers_answer_ends_the_call(second: bytes, error: type[Exception]) -> None:
+    """Nothing that is not the missing rows is ever joined to what was received."""
+    first = http_answer(body=save({"output": WHOLE}, {"backend": "numpy"}), content_type="application/vnd.safetensors")
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(first[: 5 * MIB] if number == 1 else second)
+
+    with raw_server(handle) as server:
+        with Client(server.url) as tp, pytest.raises(error):
+            tp.run(DESC, X)
+        assert server.connections == 2
+
+
+def test_another_of_several_servers_sends_the_rest(server: str) -> None:
+    with cutting_proxy(server, [5 * MIB]) as one, cutting_proxy(server, [5 * MIB]) as other:
+        with Client([one.url, other.url]) as tp:
+            np.testing.assert_array_equal(tp.run(DESC, X), WHOLE)
+        assert len(one.heads) + len(other.heads) >= 2
