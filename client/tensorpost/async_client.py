@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -16,12 +17,13 @@ from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
-from .calls.resampling import ResamplingMode
+from .calls.resampling import Antialias, ResamplingMode
 from .calls.results import Result, Validation
 from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
+    DEFAULT_CHUNK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
@@ -154,7 +156,7 @@ class AsyncClient(NumpyCalls):
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
         mode: ResamplingMode = "linear",
-        antialias: bool = False,
+        antialias: Antialias = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
         device: int | None = None,
@@ -167,7 +169,7 @@ class AsyncClient(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
+        y = await self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
         return y.reshape(plan.output_shape) if out is None else out
 
     async def onnx(
@@ -243,6 +245,26 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
+
+    async def write_zarr(
+        self,
+        desc: Operation,
+        inputs: Inputs,
+        path: str | PathLike[str],
+        *,
+        shape: Sequence[int] | None = None,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+
+        See `Client.write_zarr`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        await api.write_zarr(self._transport, desc, inputs, path, shape, chunk_bytes, options)
 
     # ---- graphs ------------------------------------------------------------------------------------------------------
 

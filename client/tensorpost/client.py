@@ -7,6 +7,7 @@ What a call means is written in `calls/api_calls.py`, once, as a coroutine; here
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,12 +21,13 @@ from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
-from .calls.resampling import ResamplingMode
+from .calls.resampling import Antialias, ResamplingMode
 from .calls.results import Result, Validation
 from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
     DEFAULT_BLOCK_BYTES,
+    DEFAULT_CHUNK_BYTES,
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
@@ -68,7 +70,8 @@ class Client(NumpyCalls):
         limits: how many connections there may be, and how many are kept for the next call.
         retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
             Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
-            most 30 seconds per call.
+            most 30 seconds per call. An answer of one output of 16 MiB or more whose connection breaks goes on over
+            another one, unless this is 0: its missing rows are asked for during 30 seconds.
         api_key: the key for servers that want one, or a `Path` of a file with it, which nobody but its owner may read
             (mode 0600). It goes to this server only, as `Authorization: Bearer`. Default: the variable
             TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these belong
@@ -193,7 +196,7 @@ class Client(NumpyCalls):
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
         mode: ResamplingMode = "linear",
-        antialias: bool = False,
+        antialias: Antialias = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
         device: int | None = None,
@@ -201,9 +204,9 @@ class Client(NumpyCalls):
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
-        What is sent is DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with `antialias`; `tensorpost.resampling.resampling` shows
-        the exact descriptor without sending anything. `tensorpost.compat` has the parameters that reproduce torch,
-        OpenCV, Pillow, SciPy and WebNN.
+        What is sent is DML_OPERATOR_RESAMPLE2; ONNX Resize with `antialias=True`; RESAMPLE3 with
+        `antialias="directml"`. `tensorpost.resampling.resampling` shows the exact operation without sending anything.
+        `tensorpost.compat` has the parameters that reproduce torch, OpenCV, Pillow, SciPy and WebNN.
 
         Args:
             x: array of float32, float16, int8 or uint8, or what NumPy can make one of, as in `tile`. More than 4
@@ -214,7 +217,10 @@ class Client(NumpyCalls):
             axes: which axes they speak of, negative ones counted from the end; None means every axis, in order. A
                 single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
             mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
-            antialias: shrink axes to less than half in steps of halves, as DirectML does (RESAMPLE3). Linear only.
+            antialias: filter while shrinking; linear only. True is the filter of Pillow (`BILINEAR`) and PyTorch
+                (`antialias=True`); it takes more types and any number of dimensions, and rounds integers.
+                `"directml"` shrinks axes to less than half in steps of halves, as RESAMPLE3 does. Photographs of uint8
+                differ from Pillow's by at most 1 of 255 with True and by up to 67 with `"directml"`.
             out: array of the result's shape to receive into; see `run`.
             backend: see `run`.
             device: see `run`.
@@ -231,7 +237,7 @@ class Client(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
+        y = self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
         return y.reshape(plan.output_shape) if out is None else out
 
     def onnx(
@@ -358,12 +364,52 @@ class Client(NumpyCalls):
 
         Raises:
             InvalidParameter: inputs do not fit the descriptor; nothing was sent.
-            IncompleteBody: while iterating: the answer broke off. The blocks so far are right, the rest is missing;
-                nothing is repeated once the first block was handed out.
+            IncompleteBody: while iterating: the answer broke off, and the rest could not be had (see `retries` of
+                `Client`). The blocks so far are right.
+            CallChanged: while iterating: the answer broke off, and the inputs have changed since the call began.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
+
+    def write_zarr(
+        self,
+        desc: Operation,
+        inputs: Inputs,
+        path: str | PathLike[str],
+        *,
+        shape: Sequence[int] | None = None,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+
+        The array (version 3, not compressed) is in `path` with `.part` behind it until it is complete. The same call by
+        another process goes on where this one stopped: only what is missing is asked for. Neither zarr nor Ray is
+        needed.
+
+        Args:
+            desc: see `run`; it has one packed output.
+            inputs: see `run`.
+            path: a folder that is not there yet, as in `y.zarr`.
+            shape: sizes of the array, if they are not those of the output.
+            chunk_bytes: the most bytes of a chunk, of which each is a file. Default 16 MiB.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
+
+        Raises:
+            InvalidParameter: an argument is wrong, Zarr has no such arrays, or the part is of no call.
+            CallChanged: the part is of another call, or of other inputs; it is left as it is.
+            OSError: the path exists, or its folder does not.
+            TensorpostError: what the server refused, or `ConnectionProblem`s; what has arrived is kept.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        run_blocking(api.write_zarr(self._transport, desc, inputs, path, shape, chunk_bytes, options))
 
     # ---- graphs ------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,20 @@ def test_an_array_is_resized_along_the_axes_given(url: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("option", "expected"),
+    [("--antialias", [8 * 3.5 / 14, 8 * 0.5 / 14]), ("--antialias-directml", [2, 0])],  # by hand, as in test_resampling
+)
+def test_each_filter_has_an_option(url: str, tmp_path: Path, option: str, expected: list[float]) -> None:
+    source, target = tmp_path / "in.npy", tmp_path / "out.npy"
+    np.save(source, np.array([0, 0, 8, 0, 0, 0, 0, 0], np.float32))
+
+    done = resample(url, str(source), "-o", str(target), "--size", "2", "--axes", "0", option)
+
+    assert done.returncode == 0, done.stderr
+    assert np.load(target) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
         (("--scale", "2", "--size", "4"), 2, "exactly one of --scale and --size"),
@@ -54,6 +68,8 @@ def test_an_array_is_resized_along_the_axes_given(url: str, tmp_path: Path) -> N
         (("--scale", "2", "--axes", "5"), 1, "5"),
         (("--scale", "2", "--mode", "cubic"), 2, "cubic"),
         (("--scale", "0.25", "--mode", "nearest", "--antialias"), 2, "antialias"),
+        (("--scale", "0.25", "--antialias", "--antialias-directml"), 2, "not both"),
+        (("--scale", "0.25", "--antialias", "--level", "6_3"), 2, "--antialias-directml"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, tmp_path: Path, arguments: tuple[str, ...], status: int, said: str) -> None:

@@ -13,6 +13,7 @@ from tests.support.live_server import default_server
 
 from tensorpost import Client, GraphBuilder
 from tensorpost.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
+from tensorpost.resampling import Antialias
 
 WRONG_SHAPE: Any = (1.5,)
 ARRAY: Any = X
@@ -106,6 +107,20 @@ def test_sizes_may_be_names(tp: Client) -> None:
         )
         np.testing.assert_array_equal(found["joined"], np.concatenate([photo_sent] * 2, 2))
         np.testing.assert_array_equal(found["smaller"], photo_sent[:, 1:-1])
+
+
+@pytest.mark.parametrize(("antialias", "kind"), [(True, "Resize"), ("directml", "RESAMPLE3")])
+@pytest.mark.parametrize("lengths", [{"sizes": (3, 2)}, {"scales": (0.7, 0.3)}])
+def test_resample_filters_as_the_client_does(
+    tp: Client, antialias: Antialias, kind: str, lengths: dict[str, Any]
+) -> None:
+    array = np.random.default_rng(0).random((1, 1, 5, 8)).astype(np.float32)
+    g = GraphBuilder()
+    y = g.resample(g.input("x", np.float32, array.shape), **lengths, axes=(2, 3), antialias=antialias)
+    graph = g.build(y=y)
+    assert kind in json.dumps(graph)
+    found = tp.run_graph(graph, {"x": array})["y"]
+    np.testing.assert_array_equal(found, tp.resample(array, **lengths, axes=(2, 3), antialias=antialias))
 
 
 def test_directml_operators_and_onnx_nodes_mix(tp: Client) -> None:

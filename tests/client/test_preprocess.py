@@ -157,3 +157,10 @@ def test_on_the_command_line(server_url: str, tmp_path: Path) -> None:
         refused = CliRunner().invoke(command_line, [*command, *more])
         assert refused.exit_code != 0
         assert words in refused.output
+
+
+def test_zarr_is_refused_on_the_command_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command_line, ["preprocess", "x.jpg", "-o", str(tmp_path / "batch.zarr")])
+    assert result.exit_code == 1
+    assert "end -o in .npy" in str(result.exception) + result.output
+    assert not list(tmp_path.iterdir())

@@ -40,7 +40,7 @@ def run(subject: Any, x: NDArray[Any]) -> NDArray[Any]:
 
 def resampled(x: NDArray[Any], **arguments: Any) -> NDArray[Any]:
     plan = resampling(x, **arguments)
-    return run(plan.desc, x.reshape(plan.desc.input_tensor.sizes)).reshape(plan.output_shape)
+    return run(plan.operation, x.reshape(plan.sent_shape)).reshape(plan.output_shape)
 
 
 def half_up(size: int, length: int) -> list[int]:
@@ -77,18 +77,46 @@ def test_nearest_rounds_halves_up() -> None:
     )
 
 
-def test_antialias_is_resample3() -> None:
-    desc = resample_desc(np.zeros((8, 8), np.float32), sizes=2, axes=(0, 1), antialias=True)
+def test_directml_s_antialias_is_resample3() -> None:
+    desc = resample_desc(np.zeros((8, 8), np.float32), sizes=2, axes=(0, 1), antialias="directml")
     assert isinstance(desc, Resample3OperatorDesc)
     assert desc.antialiased
     assert desc.scales == (0.25, 0.25)
 
 
+def test_antialias_is_onnx_resize() -> None:
+    plan = resampling(np.zeros((8, 8, 3), np.uint8), sizes=2, axes=(0, 1), antialias=True)
+    node = plan.operation
+    assert isinstance(node, OnnxNode)
+    assert node.op_type == "Resize"
+    assert [node.attribute(name) for name in ("mode", "antialias", "exclude_outside")] == ["linear", 1, 1]
+    assert (plan.sent_shape, plan.received_shape, plan.output_shape) == ((8, 8, 3), (2, 2, 3), (2, 2, 3))
+
+
 def test_antialiased_numbers_by_hand() -> None:
-    # 8 to 4 to 2, the means of pairs
+    # RESAMPLE3: 8 to 4 to 2, the means of pairs. Pillow: a triangle that is 4 wide on both sides of 1.5 and of 5.5. It
+    # weighs the elements 0 to 5, and 2 to 7, by 4 less their distance, divided by the sum of these weights.
     x = np.array([0, 0, 8, 0, 0, 0, 0, 0], np.float32)
-    assert resampled(x, scales=(0.25,), antialias=True).tolist() == [2, 0]
+    assert resampled(x, scales=(0.25,), antialias="directml").tolist() == [2, 0]
+    weights = [2.5, 3.5, 3.5, 2.5, 1.5, 0.5]
+    expected = [8 * weights[2] / sum(weights), 8 * weights[-1] / sum(weights)]
+    assert resampled(x, scales=(0.25,), antialias=True) == pytest.approx(expected)
     assert resampled(x, scales=(0.25,)).tolist() == [4, 0]
+
+
+def test_a_factor_that_leaves_a_rest_is_the_scale_of_the_filter() -> None:
+    plan = resampling(np.zeros((10, 11), np.float32), scales=(0.7, 0.3), antialias=True)
+    assert plan.output_shape == plan.received_shape == (7, 3)
+    assert isinstance(plan.operation, OnnxNode)
+    assert dict(plan.operation.values)["scales"] == pytest.approx((0.7, 0.3))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "float64"])
+def test_antialias_takes_more_types_and_dimensions(dtype: str) -> None:
+    x = np.arange(2 * 2 * 4 * 4 * 4).reshape(2, 2, 4, 4, 4).astype(dtype)
+    y = resampled(x, sizes=2, axes=(2, 3, 4), antialias=True)
+    assert (y.shape, y.dtype) == ((2, 2, 2, 2, 2), x.dtype)
+    assert np.all(np.diff(y.ravel()) > 0)
 
 
 def test_an_axis_that_is_not_named_is_left_alone() -> None:
@@ -337,6 +365,12 @@ X = np.zeros((4, 6), np.float32)
         (X.astype("f8"), {"scales": 2, "axes": 7, "mode": "bicubic"}, "Also: axes[0] is 7"),
         (X, {"scales": (2, 2), "mode": "linaer"}, "Did you mean 'linear'"),
         (X, {"scales": (2, 2), "mode": "nearest", "antialias": True}, "use mode='linear'"),
+        (X, {"scales": (2, 2), "antialias": "pillow"}, "antialias is 'pillow'; it must be True for"),
+        (X, {"scales": (2, 2), "antialias": 1}, "antialias is 1; it must be True"),
+        (
+            BufferTensorDesc(data_type="FLOAT32", sizes=(2, 2), strides=(4, 1)),
+            {"scales": (2, 2), "antialias": True}, "whose tensors have no strides or padding",
+        ),
         ([[1.0]], {"scales": (2, 2)}, "not list; np.asarray(x) makes an array"),
         (np.zeros((2, 2)), {"scales": (2, 2)}, "not float64; convert it, as in x.astype(np.float32), or send ONNX"),
         (np.zeros((2, 2), np.int16), {"scales": (2, 2)}, 'x, scales=[2, 2], axes=[0, 1], mode="linear"'),
@@ -360,6 +394,14 @@ def test_what_is_wrong_is_named(x: Any, arguments: dict[str, Any], said: str) ->
 def test_a_descriptor_alone_cannot_say_how_to_reshape() -> None:
     with pytest.raises(InvalidParameter, match="merges those that are not resized"):
         resample_desc(np.zeros((2, 3, 4, 8, 8), np.float32), scales=2, axes=(-2, -1))
+
+
+def test_pillow_s_filter_has_no_descriptor() -> None:
+    plan = resampling(X, sizes=2, axes=(0, 1), antialias=True)
+    with pytest.raises(InvalidParameter, match="say antialias='directml' for RESAMPLE3's filter"):
+        _ = plan.desc
+    with pytest.raises(InvalidParameter, match="no DirectML descriptor has it"):
+        resample_desc(X, sizes=2, axes=(0, 1), antialias=True)  # pyright: ignore[reportArgumentType] # wrong on purpose
 
 
 def test_directml_s_limits_are_its_own_errors() -> None:

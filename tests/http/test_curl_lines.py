@@ -30,6 +30,7 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
                 ["sh", "-ec", script], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60
             )
             assert done.returncode == 0, (block, done.stdout, done.stderr)
-    assert (tmp_path / "tiled.bin").read_bytes() == bytes(48)
+    assert (tmp_path / "tiled.bin").read_bytes() == (tmp_path / "joined.bin").read_bytes() == bytes(48)
+    assert (tmp_path / "rest.bin").read_bytes() == bytes(24)
     with Image.open(tmp_path / "big.webp") as image:
         assert (image.format, image.size) == ("WEBP", (8, 12))

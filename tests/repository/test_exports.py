@@ -31,6 +31,7 @@ CODES = {
     "TensorMismatch": "tensor-mismatch",
     "InvalidParameter": "invalid-parameter",
     "BodyMismatch": "body-length-mismatch",
+    "CallChanged": "call-changed",
     "LengthRequired": "length-required",
     "UnsupportedMediaType": "unsupported-media-type",
     "NotAcceptable": "not-acceptable",

@@ -39,6 +39,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.InvalidParameter: 400,
     p.BodyMismatch: 400,
     p.LengthRequired: 411,
+    p.CallChanged: 412,
     p.UnsupportedMediaType: 415,
     p.NotAcceptable: 406,
     p.NotFound: 404,

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, SharingBackend
@@ -26,12 +27,13 @@ from .calls.call import Call, DeviceSource, OpenSink
 from .calls.prepared_call import PreparedCall, RequestKey, prepare, received_tensors
 from .connection.receive_into import arrived_bytes, receive_into
 from .connection.whole_messages import WholeMessages
-from .error_responses import is_out_of_memory, out_of_memory
+from .error_responses import is_out_of_memory, out_of_memory, route_path
 from .headers import FRAMING, Framing, content_length, wait_seconds
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .replay import Replay
 from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .response_sender import ResponseSender
+from .row_answers import check_tag, part_of
 from .service import Service
 from .wires.wire import Wire
 
@@ -152,6 +154,10 @@ class Execution:
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, self.watch
         )
+        if b"rows=" in self._scope["query_string"]:
+            body.keep()  # for the call's digest
+            if chunks is None and receive_into(self._scope) is None:
+                self.reserve(length)  # its parts are kept beside the tensors that are made of them
         if chunks is not None:
             body.supply(memoryview(chunks).toreadonly())
         elif self._whole is not None:
@@ -168,6 +174,8 @@ class Execution:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         if self._quota is not None:
             sizes = [slot.layout.size_in_bytes for slot in prepared.plan.outputs]
+            if prepared.rows is not None:
+                sizes = [prepared.rows.size_in_bytes]
             in_body = zip(sizes, prepared.answer.sinks, strict=True)
             self._quota.reserve(sum([size for size, sink in in_body if sink.in_body]))
         sinks = self._wire.open_sinks(prepared.answer)
@@ -305,6 +313,9 @@ class Execution:
         plan, answer, sender = prepared.plan, prepared.answer, self.sender
         assert sender is not None
         if answer.streams:
+            if prepared.rows is not None:
+                await self._respond_rows(prepared, prepared.rows, worker, inputs)
+                return
             head = prepared.heads.get(worker)
             if head is None:
                 head = prepared.heads[worker] = answer.head(plan, worker)
@@ -332,6 +343,26 @@ class Execution:
             await sender.whole(head, body)
         else:
             await sender.stream(head, _pieces(body, self.settings.slice_bytes))
+
+    async def _respond_rows(
+        self, prepared: PreparedCall, rows: OutputRows, worker: Worker, inputs: Sequence[memoryview | DeviceMemory]
+    ) -> None:
+        """Send some rows of the output, with the tag of the answer that they are of.
+
+        Raises:
+            CallChanged: the caller has a tag of another call, or of another backend.
+        """
+        tag = await check_tag(
+            route_path(self._scope), self.query, self._fields, self.body.received_views,
+            worker.computed_by(prepared.plan), self.parsing,
+        )  # fmt: skip
+        head = prepared.answer.head(prepared.plan, worker)
+        tagged = replace(head, headers=(*head.headers, (b"etag", tag.encode())))
+        assert self.sender is not None
+        first = prepared.plan.slices.piece(0).begin
+        await self.sender.stream(
+            tagged, part_of(self._slices(prepared, worker, inputs), rows.begin_byte - first, rows.size_in_bytes)
+        )
 
     async def _collect(
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],

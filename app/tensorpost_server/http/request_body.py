@@ -97,6 +97,16 @@ class RequestBody:
         self.length = length
         self.received = 0
         self._arrived = arrived
+        self._kept: list[memoryview] | None = None
+
+    def keep(self) -> None:
+        """Keep views of all that is received, for `received_views`; before anything is received."""
+        self._kept = []
+
+    @property
+    def received_views(self) -> Sequence[memoryview]:
+        """The bytes of the body as far as they were received, in order, if they are kept."""
+        return self._kept or ()
 
     def arrived(self) -> int:
         """Bytes that have arrived: those received, and those that the server is writing into memory."""
@@ -106,6 +116,8 @@ class RequestBody:
         """Take the whole body from the server, if it has arrived; before anything else is received."""
         if body is not None:
             self._buffered, self._more, self.received = memoryview(body), False, len(body)
+            if self._kept is not None:
+                self._kept.append(self._buffered)
 
     async def peek(self, most_bytes: int = _HEAD_BLOCK) -> memoryview:
         """Some bytes, in whatever size they arrive, which stay unread; empty at the end of the body.
@@ -199,6 +211,8 @@ class RequestBody:
             if data := message.get("body", b""):
                 self.received += len(data)
                 self._buffered = memoryview(data)
+                if self._kept is not None:
+                    self._kept.append(self._buffered)
 
     async def _receive_with(self, extension: ReceiveInto, views: Sequence[memoryview], least: int) -> int:
         """Wait until `least` bytes are in the views; how many came. The body has that many."""
@@ -207,6 +221,11 @@ class RequestBody:
         except ConnectionResetError:
             raise ClientDisconnected from None
         self.received += count
+        left = 0 if self._kept is None else count
+        for view in views if left else ():
+            assert self._kept is not None
+            self._kept.append(view[:left])
+            left -= len(self._kept[-1])
         if count < least:
             raise self._too_slow()
         return count

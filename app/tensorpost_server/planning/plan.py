@@ -17,7 +17,7 @@ from ..forms import whole_box
 from ..forms.base import extents
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
-from .slices import OutputSlices, Slices, cut
+from .slices import OutputSlices, SliceRange, Slices, cut
 from .step import PlanStep
 from .streaming import streamed, streams_of
 
@@ -64,7 +64,7 @@ class Plan:
 
     graph: Graph
     steps: tuple[PlanStep, ...]
-    slices: Slices | OutputSlices
+    slices: Slices | OutputSlices | SliceRange
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0

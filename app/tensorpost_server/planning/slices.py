@@ -146,6 +146,35 @@ class OutputSlices:
         raise IndexError(index)
 
 
+@dataclass(frozen=True, slots=True)
+class SliceRange:
+    """Some of the slices of a packed output, in order; the first and the last may begin and end outside of the rows.
+
+    Attributes:
+        slices: all of them.
+        first: the first of these.
+        stop: the one after the last of these.
+        whole: always None; see `Slices`.
+        has_gaps: always False, since the output is packed.
+    """
+
+    slices: Slices
+    first: int
+    stop: int
+    whole: OutputSlice | None = None
+    has_gaps: bool = False
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    def __iter__(self) -> Iterator[OutputSlice]:
+        return (self.piece(index) for index in range(len(self)))
+
+    def piece(self, index: int) -> OutputSlice:
+        """Slice `index`, 0 to `len(self) - 1`."""
+        return self.slices.piece(self.first + index)
+
+
 def cut(layout: Layout, slice_bytes: int, output: int = 0) -> Slices:
     """Cut an output into slices of about `slice_bytes`.
 

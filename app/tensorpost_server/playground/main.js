@@ -15,7 +15,7 @@ import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "
 import { sentence, showErrors, showTiming, showVerdict } from "./result.js";
 import { curlOf, fileNames, javascriptOf, jsonOf, pictureCurlOf, pythonOf, structsOf, takesPicture } from "./snippets.js";
 import { copyOf, named, newStep, stepOf, tensorsOf, titleOf } from "./steps.js";
-import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
+import { drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
 import { DATA_TYPES, bytesText, byProperty, shapeText } from "./tensor.js";
 import { View, Viewer } from "./viewer.js";
 
@@ -52,7 +52,7 @@ function makeTensor() {
   const { type, shape, bytes } = state.tensor;
   const reduced = source.reduced ? ` · reduced from ${source.original} (Longest side)` : "";
   $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}${reduced}`;
-  viewers.input.show(state.tensor, { range: $("#range").value });
+  showPlane("input", state.tensor);
   view.set({ zoom: 1, x: 0.5, y: 0.5 });
   if (!chain.steps.length) state.own = state.tensor;
   if (state.step && !chain.steps.length && before !== shape.length) showStep(newStep(state.step.operator, state.own), state.own, true);
@@ -297,13 +297,18 @@ function showAnswer(answer, verdict) {
 
 function showOutput() {
   const names = Object.keys(state.outputs), tensor = state.outputs[$("#output .which select").value] ?? state.outputs[names[0]];
-  const plane = $("#output .plane"), number = plane.querySelector("input"), range = $("#range").value;
-  viewers.output.show(tensor, { range, plane: Number(number.value) || 0 });
-  viewers.input.show(state.tensor, { range, plane: Number(number.value) || 0 });
-  const planes = Math.max(tensor ? viewers.output.layout.planes : 1, viewers.input.layout.planes);
+  showPlane("output", tensor);
+  showPlane("input", state.tensor);
+  $("#output .about").textContent = tensor ? `${tensor.type} · ${shapeText(tensor.shape)} · ${bytesText(tensor.bytes.length)}` : "a type that the page does not show";
+}
+
+/** Shows the plane of a tensor that was chosen beside it: of a volume or a batch there are several. */
+function showPlane(name, tensor) {
+  const plane = $(`#${name} .plane`), number = plane.querySelector("input");
+  viewers[name].show(tensor, { range: $("#range").value, plane: Number(number.value) || 0 });
+  const planes = tensor ? viewers[name].layout.planes : 1;
   plane.hidden = planes < 2;
   number.max = planes - 1;
-  $("#output .about").textContent = tensor ? `${tensor.type} · ${shapeText(tensor.shape)} · ${bytesText(tensor.bytes.length)}` : "a type that the page does not show";
 }
 
 async function showTaps(signal) {
@@ -319,7 +324,7 @@ async function showTaps(signal) {
     const taps = await measureTaps(asked, signal);
     $("#taps").replaceChildren(drawTaps(taps, asked.tiles));
     $("#taps-rows").replaceChildren(...tapRows(taps).map(([output, reads]) => element("tr", {}, element("th", { scope: "row" }, output), element("td", {}, reads))));
-    const part = taps.inputs < taps.length ? `The first ${MOST_INPUTS} of ${taps.length} elements. ` : asked.tiles && state.tensor.shape.at(asked.axis) > taps.length ? "Drawn for an axis of 4 elements. " : "";
+    const part = taps.inputs < taps.length ? `The first ${taps.inputs} of ${taps.length} elements. ` : asked.tiles && state.tensor.shape.at(asked.axis) > taps.length ? "Drawn for an axis of 4 elements. " : "";
     $("#taps-hint").textContent = `${part}Measured by sending one-hot rows through the operator. A dot is the mean position that an output reads.`;
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -392,7 +397,7 @@ function listen() {
   for (const id of ["#level", "#backend"]) $(id).addEventListener("change", changed);
   $("#controls").addEventListener("submit", (event) => { event.preventDefault(); update(true); });
   $("#range").addEventListener("change", showOutput);
-  $("#output .plane input").addEventListener("input", showOutput);
+  for (const name of ["input", "output"]) $(`#${name} .plane input`).addEventListener("input", showOutput);
   $("#taps-axis").addEventListener("change", () => showTaps(round?.signal));
   $("#zoom-in").addEventListener("click", () => view.set({ zoom: view.zoom * 2 }));
   $("#zoom-out").addEventListener("click", () => view.set({ zoom: view.zoom / 2 }));

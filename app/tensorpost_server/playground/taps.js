@@ -8,7 +8,8 @@ import { readNpy, writeNpy } from "./npy.js";
 import { formatNumber } from "./viewer.js";
 import { tensorOf } from "./tensor.js";
 
-export const MOST_INPUTS = 8;
+/** Inputs that are drawn; fewer on a phone, where a drawing of more would be cut off. */
+const mostInputs = () => (matchMedia("(max-width: 560px)").matches ? 5 : 8);
 const MOST_OUTPUTS = 24;
 const MOST_LENGTH = 4096;
 
@@ -17,7 +18,7 @@ const MOST_LENGTH = 4096;
  * @returns {Promise<number[][]>} weights by output and input, of the first outputs and inputs
  */
 export async function measureTaps({ length, axis, path }, signal) {
-  const inputs = Math.min(MOST_INPUTS, length);
+  const inputs = Math.min(mostInputs(), length);
   const rows = Array(inputs * length).fill(0);
   for (let row = 0; row < inputs; row++) rows[row * length + row] = 1;
   const shape = axis === -1 ? [inputs, 1, 1, length] : [inputs, 1, length, 1];

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
@@ -35,10 +36,10 @@ from .caller_arrays import (
     check_out,
     output_memory,
     request_template,
-    wire_form,
     wire_inputs,
 )
 from .results import Result, ServerTiming, TensorBlock, Validation
+from .resumed_answer import ResumedAnswer
 from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
 
@@ -167,12 +168,12 @@ async def _received(
 ) -> Result[Any]:
     memories = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
-    async with await transport.ask(request) as response:
-        metadata = await response.frame_head([wire_form(slot) for slot in template.outputs])
+    async with await ResumedAnswer.ask(transport, template, request) as answer:
+        response, metadata = answer.response, answer.metadata
         for slot, memory in zip(template.outputs, memories, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
-            await response.fill(target)
-        await response.finish()
+            await answer.fill(target)
+        await answer.finish()
     timing = ServerTiming(response.headers.get("server-timing", ""))
     return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, response.request_id)
 
@@ -219,18 +220,29 @@ async def _blocks(
     transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int, *, named: bool
 ) -> AsyncGenerator[Any]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
-    async with await transport.ask(request) as response:
-        await response.frame_head([wire_form(slot) for slot in template.outputs])
+    async with await ResumedAnswer.ask(transport, template, request, sealed=True) as answer:
         for slot in template.outputs:
             for start in range(0, slot.layout.size_in_bytes, block_bytes):
                 # New memory for each block: a caller may keep one while the next comes.
                 data = np.empty(min(block_bytes, slot.layout.size_in_bytes - start), np.uint8).data
-                await response.fill(data)
+                await answer.fill(data)
                 left -= len(data)
                 if left == 0:
-                    await response.finish()
+                    await answer.finish()
                 yield TensorBlock(slot.name, start, data) if named else data
-        await response.finish()
+        await answer.finish()
+
+
+async def write_zarr(
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, path: str | PathLike[str],
+    shape: Sequence[int] | None, chunk_bytes: int, options: RequestOptions,
+) -> None:  # fmt: skip
+    """Write an operation's output as a Zarr array; see `Client.write_zarr`."""
+    from . import zarr_store  # few callers need it
+
+    template = request_template(operation)
+    array = zarr_store.ZarrArray.of(template, shape, whole_number("chunk_bytes", chunk_bytes, 1))
+    await zarr_store.write_zarr(transport, template, _request(template, inputs, options), array, path)
 
 
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:

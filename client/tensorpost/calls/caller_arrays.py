@@ -412,7 +412,7 @@ def _numbers_as_arrays(slots: Sequence[OnnxInput], values: Sequence[Any]) -> lis
 def resample_arrays(
     x: Any, out: NDArray[Any] | None, **arguments: Any
 ) -> tuple[Resampling, NDArray[Any], NDArray[Any] | None]:
-    """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
+    """What `resample` sends: the resampling, and the arrays in the operation's shapes.
 
     Raises:
         InvalidParameter: whatever `resampling` refuses; x is not an array or has a mask; or `out` has another shape
@@ -436,5 +436,5 @@ def resample_arrays(
                 f"out must be C-contiguous and of shape {plan.output_shape}; it has shape {out.shape}"
                 + ("" if out.flags.c_contiguous else " and gaps")
             )
-        out = _plain("out", out, _UNMASKED).reshape(plan.desc.output_tensor.sizes)
-    return plan, _plain("x", x).reshape(plan.desc.input_tensor.sizes), out
+        out = _plain("out", out, _UNMASKED).reshape(plan.received_shape)
+    return plan, _plain("x", x).reshape(plan.sent_shape), out

@@ -13,7 +13,7 @@ from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST, operator_class
 from ..graphs.graph_document import LONGEST_NAME
 from ..graphs.graph_node import ReadableTensor, read_node
-from ..onnx import NEWEST_OPSET
+from ..onnx import NEWEST_OPSET, OnnxNode
 from ..onnx.operator_schema import OnnxInput
 from ..onnx.schemas import schema_of
 from ..values.datatypes import DataType, data_type
@@ -22,7 +22,8 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter, counted
 from .array_like import TensorLike, as_array
 from .numpy_calls import CallOptions, NumpyCalls, TensorOfGraph
-from .resampling import ResamplingMode, resampling
+from .resampling import Antialias, ResamplingMode, resampling
+from .resize_nodes import FILTERED
 
 __all__ = ["GraphBuilder", "GraphTensor"]
 
@@ -311,9 +312,9 @@ class GraphBuilder(NumpyCalls):
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
         mode: ResamplingMode = "linear",
-        antialias: bool = False,
+        antialias: Antialias = False,
     ) -> GraphTensor:
-        """A tensor resized along any of its axes by RESAMPLE2, or RESAMPLE3 with `antialias`; see `Client.resample`.
+        """A tensor resized along any of its axes, as by `Client.resample`.
 
         Raises:
             InvalidParameter: a size of x has no number, on which the descriptor depends: use `onnx("Resize", ...)`.
@@ -322,17 +323,21 @@ class GraphBuilder(NumpyCalls):
         shape = tensor.shape
         if any(not isinstance(size, int) for size in shape):
             raise InvalidParameter(
-                f"x has the sizes {shape}, and DirectML's scales follow from numbers; declare them as numbers, or send "
-                'onnx("Resize", x, sizes=[...], axes=[...], mode="linear", antialias=1), which takes any'
+                f"x has the sizes {shape}, and scales follow from numbers; declare them as numbers, or send "
+                'onnx("Resize", x, sizes=[...], axes=[...], mode="linear", antialias=1, exclude_outside=1), '
+                "which takes any"
             )
         like = np.broadcast_to(np.zeros((), tensor.dtype), cast("tuple[int, ...]", shape))
         plan = resampling(like, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)
-        if len(plan.desc.input_tensor.sizes) != len(shape):
-            tensor = tensor.reshape(plan.desc.input_tensor.sizes)
+        if isinstance(plan.operation, OnnxNode):
+            values: dict[str, Any] = {name: list(numbers) for name, numbers in plan.operation.values}
+            return self.onnx("Resize", tensor, mode="linear", **values, **FILTERED)
+        if len(plan.sent_shape) != len(shape):
+            tensor = tensor.reshape(plan.sent_shape)
         follows = ("InputTensor", "OutputTensor", "DimensionCount")
         fields = {key: value for key, value in plan.desc.to_json().items() if key not in follows}
         y = self.directml(plan.desc.operator_type, tensor, **fields)
-        return y if len(plan.desc.input_tensor.sizes) == len(shape) else y.reshape(plan.output_shape)
+        return y if len(plan.sent_shape) == len(shape) else y.reshape(plan.output_shape)
 
     def directml(self, operator_type: str, *inputs: Any, **fields: Any) -> Any:
         """A node of a DirectML operator.

@@ -1,4 +1,4 @@
-"""Resampling by sizes or scales, nearest or linear, as one DirectML descriptor.
+"""Resampling by sizes or scales, nearest or linear, as one DirectML descriptor; with a filter as one ONNX Resize.
 
 Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. Where they leave a choice, tensorpost's:
 
@@ -27,16 +27,19 @@ from numpy.typing import NDArray
 
 from .. import descriptors as dml
 from ..descriptors.catalogue import facts_of
-from ..onnx import ResizeAxis
+from ..onnx import OnnxNode, OnnxTensor, ResizeAxis
 from ..values.checks import entries_of, real_number, shown, whole_number
 from ..values.datatypes import TensorDataType, data_type
 from ..values.problems import InvalidParameter, counted, entry_count, nearest
 from ..values.sentences import named
+from .resize_nodes import FILTERED, resize_node
 
 __all__ = [
     "DML_TYPES",
+    "Antialias",
     "Resampling",
     "ResamplingMode",
+    "antialias_of",
     "build_descriptor",
     "mode_of",
     "resample_desc",
@@ -46,10 +49,17 @@ __all__ = [
 
 ResamplingMode = Literal["linear", "nearest"]
 
+Antialias = bool | Literal["directml"]
+"""True for the filter of Pillow and PyTorch, `directml` for RESAMPLE3's, False for none."""
+
 DML_TYPES = tuple(t.row.numpy_name for t in facts_of("RESAMPLE2").rows("InputTensor")[-1].data_types)
 """NumPy names of the types that the Resample family takes at the newest feature level."""
 
 _MOST_DIMENSIONS = facts_of("RESAMPLE2").rows("InputTensor")[-1].dimension_counts[1]
+_NO_DESCRIPTOR = (
+    "antialias=True is the filter of Pillow and PyTorch, which is sent as ONNX Resize; no DirectML descriptor has it. "
+    "Run resampling(...).operation, or say antialias='directml' for RESAMPLE3's filter"
+)
 _HALF = Fraction(1, 2)
 _FLOAT32_INDICES = 1 << 24  # float32 holds every whole number up to here
 _COMPARED_AT_ONCE = 1 << 20
@@ -60,11 +70,11 @@ class Resampling:
     """A resample that can be run, and the shapes around it.
 
     More than 4 dimensions are more than DirectML takes, so neighbours that are not resized are merged into one. The
-    elements stay where they are: `x.reshape(desc.input_tensor.sizes)` goes in, and what comes out is reshaped to
-    `output_shape`. Up to 4 dimensions these reshapes change nothing.
+    elements stay where they are: `x.reshape(sent_shape)` goes in, and what comes out is reshaped to `output_shape`. Up
+    to 4 dimensions, and with the filter of Pillow, these reshapes change nothing.
 
     Attributes:
-        desc: RESAMPLE2, or RESAMPLE3 if antialiasing was asked for.
+        operation: what to run: RESAMPLE2; RESAMPLE3 with `antialias="directml"`; ONNX Resize with `antialias=True`.
         input_shape: the caller's shape.
         output_shape: the result's shape, with as many dimensions.
         misses: output indices, added up over the axes, at which nearest picks the neighbour of the right element,
@@ -73,10 +83,31 @@ class Resampling:
             counts whole, unread); ONNX Resize is exact there too.
     """
 
-    desc: dml.Resample2OperatorDesc | dml.Resample3OperatorDesc
+    operation: dml.Resample2OperatorDesc | dml.Resample3OperatorDesc | OnnxNode
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     misses: int = 0
+
+    @property
+    def desc(self) -> dml.Resample2OperatorDesc | dml.Resample3OperatorDesc:
+        """The operation as a DirectML descriptor.
+
+        Raises:
+            InvalidParameter: it is an ONNX node, as `antialias=True` asks for.
+        """
+        if isinstance(self.operation, OnnxNode):
+            raise InvalidParameter(_NO_DESCRIPTOR)
+        return self.operation
+
+    @property
+    def sent_shape(self) -> tuple[int, ...]:
+        """The shape in which the input is sent."""
+        return self.operation.inputs[0].layout.sizes
+
+    @property
+    def received_shape(self) -> tuple[int, ...]:
+        """The shape in which the output is received."""
+        return self.operation.outputs[0].layout.sizes
 
 
 def resample_desc(
@@ -86,7 +117,7 @@ def resample_desc(
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
     mode: ResamplingMode = "linear",
-    antialias: bool = False,
+    antialias: Literal[False, "directml"] = False,
 ) -> dml.OperatorDesc:
     """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
 
@@ -96,7 +127,7 @@ def resample_desc(
         scales: see `resampling`.
         axes: see `resampling`.
         mode: see `resampling`.
-        antialias: see `resampling`.
+        antialias: `directml` for RESAMPLE3's filter. No descriptor has the filter that True stands for.
 
     Examples:
         >>> desc = resample_desc(np.zeros((480, 640, 3), np.float32), scales=0.5, axes=(0, 1))
@@ -104,9 +135,11 @@ def resample_desc(
         ((240, 320, 3), (0.5, 0.5, 1.0))
 
     Raises:
-        InvalidParameter: whatever `resampling` refuses, and a tensor of more than 4 dimensions.
+        InvalidParameter: whatever `resampling` refuses, `antialias=True`, and a tensor of more than 4 dimensions.
         InvalidDescriptor: whatever `resampling` refuses.
     """
+    if antialias_of(antialias) is True:
+        raise InvalidParameter(_NO_DESCRIPTOR)
     plan = resampling(tensor, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)
     if len(plan.input_shape) > _MOST_DIMENSIONS:
         raise InvalidParameter(
@@ -123,17 +156,18 @@ def resampling(
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
     mode: ResamplingMode = "linear",
-    antialias: bool = False,
+    antialias: Antialias = False,
 ) -> Resampling:
     """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
 
-    What is sent is RESAMPLE2. Every resized axis has OutputPixelOffset -0.5 and, for linear, InputPixelOffset 0.5. For
-    nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up; it is lowered by half an
-    input pixel or less on an axis where float32 would otherwise miss an element (see the module). Every other axis
-    has Scale 1 and offsets 0.5 and -0.5.
+    What is sent is RESAMPLE2, but for `antialias`. There every resized axis has OutputPixelOffset -0.5 and, for linear,
+    InputPixelOffset 0.5. For nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up;
+    it is lowered by half an input pixel or less on an axis where float32 would otherwise miss an element (see the
+    module). Every other axis has Scale 1 and offsets 0.5 and -0.5.
 
     Args:
-        tensor: the array, or its descriptor: float32, float16, int8 or uint8.
+        tensor: the array, or its descriptor: float32, float16, int8 or uint8; with `antialias=True` whatever ONNX
+            Resize takes.
         sizes: elements of the result along each of `axes`; Scale is then result size / input size.
         scales: factors along each of `axes`, larger than 0; the result has floor(size * scale) elements, and Scale is
             the factor itself. Exactly one of `sizes` and `scales` is given. See the module for how a scale is read.
@@ -141,9 +175,12 @@ def resampling(
             None means every axis, in order. A single number for `sizes` or `scales` holds for each of `axes`, which
             must then be given: rows and columns are `(-2, -1)` of N, C, H, W and `(0, 1)` of H, W, C.
         mode: `linear` (int8 and uint8 results are truncated toward zero), or `nearest`, which copies bit for bit.
-        antialias: filter while shrinking: RESAMPLE3 with Antialiased TRUE, which filters each axis whose scale is below
-            1/2. Approximate: DirectML's own steps are not published, so its numbers differ from those computed here by
-            more than rounding. Linear only.
+        antialias: filter while shrinking; linear only. True is the filter of Pillow (`BILINEAR`) and PyTorch
+            (`antialias=True`): ONNX Resize with `antialias` and `exclude_outside`, which rounds integers after each
+            axis, the last axis first. `"directml"` is RESAMPLE3 with Antialiased TRUE, which filters each axis whose
+            scale is below 1/2, in steps of halves. DirectML's own steps are not published, so its numbers differ from
+            those computed here by more than rounding. Photographs of uint8 differ from Pillow's by at most 1 of 255
+            with True and by up to 67 with `"directml"`; docs/compat.md has the measurement.
 
     Raises:
         InvalidParameter: the arguments are wrong, or ask for what the Resample family does not have; the message says
@@ -151,14 +188,15 @@ def resampling(
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
     name, shape = _described(tensor)
+    filtered = antialias_of(antialias) is True
     ratios: dict[int, tuple[int, Fraction]] = {}
     with contextlib.suppress(InvalidParameter):  # said below, after what comes first
         ratios.update(_ratios(shape, sizes, scales, axes))
     instead = _onnx_resize(ratios, sized=sizes is not None)
     message = ""
     for check in (
-        lambda: _check_type(name, instead),
-        lambda: mode_of(mode, antialias=antialias, instead=instead),
+        lambda: None if filtered else _check_type(name, instead),
+        lambda: mode_of(mode, antialias=bool(antialias), instead=instead),
         lambda: _ratios(shape, sizes, scales, axes),
     ):
         try:
@@ -167,8 +205,15 @@ def resampling(
             message = message + ". Also: " + error.detail if message else error.detail
     if message:
         raise InvalidParameter(message)
-    element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode, antialias=antialias)
     whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
+    output_shape = tuple(axis.output_length for axis in whole)
+    if filtered:
+        if isinstance(tensor, dml.BufferTensorDesc) and not tensor.is_packed:
+            raise InvalidParameter(
+                "antialias=True is sent as ONNX Resize, whose tensors have no strides or padding; send a packed one"
+            )
+        return Resampling(resize_node(OnnxTensor(name, shape), whole, mode="linear", **FILTERED), shape, output_shape)
+    element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode)
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
     if len(parts) > _MOST_DIMENSIONS:
         raise InvalidParameter(
@@ -184,8 +229,8 @@ def resampling(
         )
     else:
         described = dml.BufferTensorDesc.packed(element, [part.length for part in parts])
-    desc, misses = build_descriptor(described, parts, mode, antialias=antialias)
-    return Resampling(desc, shape, tuple(axis.output_length for axis in whole), misses)
+    desc, misses = build_descriptor(described, parts, mode, antialias=bool(antialias))
+    return Resampling(desc, shape, output_shape, misses)
 
 
 # ---- reading the arguments -------------------------------------------------------------------------------------------
@@ -230,6 +275,22 @@ def _check_type(name: str, onnx: str) -> None:
             f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
             f'{onnx}, mode="linear"), or mode="nearest" with nearest_mode="round_prefer_ceil"'
         )
+
+
+def antialias_of(value: object) -> Antialias:
+    """The choice of a filter.
+
+    Raises:
+        InvalidParameter: there is no such choice.
+    """
+    if isinstance(value, bool):
+        return value
+    if value == "directml":
+        return "directml"
+    raise InvalidParameter(
+        f"antialias is {shown(value)}; it must be True for the filter of Pillow and PyTorch, 'directml' for that of "
+        "RESAMPLE3, or False"
+    )
 
 
 def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> ResamplingMode:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from ..calls.resampling import ResamplingMode, mode_of, simplest_ratio
+from ..calls.resampling import Antialias, ResamplingMode, mode_of, simplest_ratio
 from ..client import Client
 from ..descriptors.feature_levels import FeatureLevel
 from ..network.options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
@@ -108,7 +108,20 @@ def size_of(
     return tuple(counts[:: -1 if len(wide) == 2 else 1])
 
 
-def mode_named(name: str, *, antialias: bool) -> ResamplingMode:
+def filter_of(options: tuple[bool, bool], level: str | None) -> Antialias:
+    """What `--antialias` and `--antialias-directml` say together."""
+    pillow, directml = options
+    if pillow and directml:
+        raise InvalidParameter("give --antialias or --antialias-directml, not both; they are two filters")
+    if pillow and level is not None:
+        raise InvalidParameter(
+            "--level is DirectML's, and --antialias is sent as ONNX Resize; leave --level out, or use "
+            "--antialias-directml"
+        )
+    return "directml" if directml else pillow
+
+
+def mode_named(name: str, *, antialias: Antialias) -> ResamplingMode:
     if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
             f"resample has no {name}; ONNX Resize has: "
@@ -118,7 +131,7 @@ def mode_named(name: str, *, antialias: bool) -> ResamplingMode:
     if name.lower() == "nearest" and antialias:
         raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")
     try:
-        return mode_of(name, antialias=antialias)
+        return mode_of(name, antialias=bool(antialias))
     except InvalidParameter:
         raise InvalidParameter(f"{name[:40]!r} is not a mode; there are linear and nearest") from None
 

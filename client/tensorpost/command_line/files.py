@@ -22,10 +22,20 @@ from numpy.typing import NDArray
 from ..bodies.frame import HEAD_ALIGNMENT, NpyHeadReader
 from ..bodies.images import open_image, unwritable
 from ..bodies.npy import NPY_MAGIC
+from ..calls.zarr_store import check_store
 from ..values.problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 PIPE = "-"
-FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".avif": "AVIF"}
+ZARR = "zarr"
+FORMATS = {
+    ".npy": "npy",
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".webp": "WEBP",
+    ".avif": "AVIF",
+    ".zarr": ZARR,
+}
 _ZIP_MAGIC = b"PK\x03\x04"
 _PIECE_BYTES = 1 << 20  # read from a pipe at a time
 
@@ -213,6 +223,9 @@ def check_destination(path: str) -> None:
     if path == PIPE:
         if cast("object", sys.stdout) is None:
             raise InvalidParameter("standard output is closed; write to a file with -o")
+        return
+    if Path(path).suffix.lower() == ".zarr":
+        check_store(path)
         return
     target = _target(path)
     if target.is_dir():

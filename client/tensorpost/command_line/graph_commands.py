@@ -17,7 +17,7 @@ from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
 from ..values.problems import InvalidParameter
 from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
-from .files import Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
+from .files import ZARR, Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
 from .terminal import print_table, progress_bar, size_text
 
 graph = typer.Typer(
@@ -90,6 +90,8 @@ def run_to_files(
             f"the graph has the outputs {', '.join(slots)}, and -o names {', '.join(targets)}; name a file for each"
         )
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
+    if ZARR in formats.values():
+        raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")
     for name, path in targets.items():
         check_destination(path)
         if formats[name] != "npy":

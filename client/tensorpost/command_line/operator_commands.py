@@ -44,11 +44,13 @@ from .command_options import (
     client_of,
     counts_of,
     factors_of,
+    filter_of,
     mode_named,
     size_of,
     usage,
 )
 from .files import (
+    ZARR,
     check_destination,
     check_picture,
     destination,
@@ -58,7 +60,7 @@ from .files import (
     write_blocks,
 )
 from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
-from .terminal import place_of, print_json, progress_bar
+from .terminal import keeping, place_of, print_json, progress_bar
 
 _TILE_WORDS = {
     "repeats": "--repeats",
@@ -94,7 +96,7 @@ def _output_format(output: str) -> str | None:
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
     (slot,) = computation.operation.outputs
-    if out_format != "npy":
+    if out_format not in ("npy", ZARR):
         check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
     total = computation.array.nbytes + slot.layout.size_in_bytes
     options: dict[str, Any] = {
@@ -103,7 +105,13 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
         "feature_level": computation.level,
     }
     with progress_bar(total, quiet=quiet) as progress:
-        if out_format == "npy":
+        if out_format == ZARR:
+            with keeping(output):
+                client.write_zarr(
+                    computation.operation, computation.array, output, shape=computation.shape, progress=progress,
+                    **options,
+                )  # fmt: skip
+        elif out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
             head = encode_npy_head(slot.layout.data_type, computation.shape)
             blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
@@ -181,7 +189,12 @@ def resample(
     mode: Annotated[
         str, typer.Option(help="linear or nearest.", autocompletion=lambda: ["linear", "nearest"])
     ] = "linear",
-    antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
+    antialias: Annotated[
+        bool, typer.Option("--antialias", help="Filter while shrinking, as Pillow and PyTorch do (ONNX Resize).")
+    ] = False,
+    antialias_directml: Annotated[
+        bool, typer.Option("--antialias-directml", help="Filter while shrinking, as DirectML does (RESAMPLE3).")
+    ] = False,
     output: OutputFile = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
@@ -192,17 +205,18 @@ def resample(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
+    """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or as --antialias says), pixel centres aligned."""
     wanted = _output_format(output)
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
     factors = None if scale is None else usage("--scale", factors_of, scale)
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
-    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    filtered = usage("--antialias", functools.partial(filter_of, level=level), (antialias, antialias_directml))
+    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=filtered), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
-    if read.array.dtype.name not in DML_TYPES:
+    if filtered is not True and read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
             f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
             "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
@@ -226,10 +240,10 @@ def resample(
                 sizes=counts if counts is None or len(counts) != 1 else counts[0],
                 axes=chosen,
                 mode=kind,
-                antialias=antialias,
+                antialias=filtered,
             )
-        x = read.array.reshape(plan.desc.input_tensor.sizes)
-        computation = _Computation(plan.desc, x, plan.output_shape, backend, device, level)
+        x = read.array.reshape(plan.sent_shape)
+        computation = _Computation(plan.operation, x, plan.output_shape, backend, device, level)
         _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
 
@@ -263,7 +277,7 @@ def run(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
+    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy or Zarr."""
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)

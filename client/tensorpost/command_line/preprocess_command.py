@@ -67,6 +67,8 @@ def preprocess(
     quiet: Quiet = False,
 ) -> None:
     """Make photographs ready for a model: resized with a filter, scaled, in one npy file."""
+    if output.lower().endswith(".zarr"):
+        raise InvalidParameter("preprocess writes an npy file; end -o in .npy")
     check_destination(output)
     sides = usage("--size", lambda text: size_of(text, _SIDES), size)
     part = None if crop is None else usage("--crop", lambda text: size_of(text, _SIDES), crop)

@@ -23,8 +23,8 @@ from ..values.datatypes import data_type
 from ..values.operation import Operation
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .command_messages import node_words, setting_words
-from .files import Source, check_picture, destination, read_arrays, write_blocks
-from .terminal import progress_bar
+from .files import ZARR, Source, check_picture, destination, read_arrays, write_blocks
+from .terminal import keeping, progress_bar
 
 _OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
 
@@ -270,6 +270,12 @@ def compute_outputs(
     Raises:
         InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
+    if ZARR in formats:
+        if len(outputs) != 1 or len(operation.outputs) != 1:
+            raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
+        with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress, keeping(outputs[0]):
+            client.write_zarr(operation, arrays, outputs[0], progress=progress, **options)
+        return
     picture = next((file_format for file_format in formats if file_format not in (None, "npy")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
         raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")

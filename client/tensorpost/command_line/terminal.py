@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..calls.zarr_store import part_of
 from ..transport.http1 import PIECE_BYTES
 from ..transport.progress import Progress
 from ..values.problems import TensorpostError, Violation
@@ -55,6 +56,16 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
         yield show
     seconds = time.perf_counter() - begin
     console.print(f"{size_text(total)} both ways in {seconds:.1f} s", highlight=False)
+
+
+@contextmanager
+def keeping(path: str) -> Generator[None]:
+    """Write a Zarr array in this block; if that ends early, say what is kept."""
+    try:
+        yield
+    finally:
+        if (part := part_of(path)).exists():
+            typer.echo(f"{part} keeps what has arrived; the same command goes on from there", err=True)
 
 
 def place_of(violation: Violation) -> str:

@@ -6,22 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..calls.resampling import DML_TYPES, build_descriptor, simplest_ratio
+from ..calls.resize_nodes import resize_node, resize_nodes, uneven
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode
 from ..values.problems import InvalidParameter
 from .arguments import Described, read_constant, read_numbers, read_sizes, read_tensor
-from .sent_resize import (
-    ONNX_CUBIC,
-    Coordinates,
-    NearestRounding,
-    axis_of,
-    nearest_resize,
-    packed,
-    resize_node,
-    resize_nodes,
-    uneven,
-    untouched,
-)
+from .sent_resize import ONNX_CUBIC, Coordinates, NearestRounding, axis_of, nearest_resize, packed, untouched
 
 __all__ = ["opencv_resize"]
 

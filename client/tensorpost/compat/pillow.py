@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ..calls.resize_nodes import FILTERED, resize_node
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode
 from ..values.problems import InvalidParameter
 from .arguments import Described, read_constant, read_sizes, read_tensor
-from .sent_resize import FILTERED, PILLOW_CUBIC, axis_of, nearest_resize, resize_node, untouched
+from .sent_resize import PILLOW_CUBIC, axis_of, nearest_resize, untouched
 
 __all__ = ["pillow_resize"]
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ..calls.resize_nodes import resize_node
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode, ResizeAxis
 from ..values.problems import InvalidParameter
 from .arguments import Described, no_such, read_numbers, read_tensor
-from .sent_resize import Coordinates, axis_of, nearest_resize, resize_node
+from .sent_resize import Coordinates, axis_of, nearest_resize
 
 __all__ = ["scipy_zoom"]
 

@@ -8,12 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 from ..calls.resampling import DML_TYPES, build_descriptor, simplest_ratio
+from ..calls.resize_nodes import FILTERED, resize_node
 from ..descriptors import OperatorDesc
 from ..onnx import OnnxNode, OnnxTensor, ResizeAxis
 from ..values.problems import InvalidParameter
 from .arguments import Described, no_such, read_numbers, read_sizes, read_tensor
 from .sent_resize import (
-    FILTERED,
     MOST_DML_DIMENSIONS,
     ONNX_CUBIC,
     PILLOW_CUBIC,
@@ -22,7 +22,6 @@ from .sent_resize import (
     axis_of,
     nearest_resize,
     packed,
-    resize_node,
     untouched,
 )
 

@@ -12,6 +12,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "TENSORPOST_URL"
 DEFAULT_RETRIES = 2
 DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_CHUNK_BYTES = 16 << 20
 NO_HEADERS: Mapping[str, str] = {}
 DEFAULT_TIMEOUT_SECONDS = 60.0  # of silence; an answer's head waits for the first part of the computation only
 _CONNECT_SECONDS = 5.0  # a server that is there answers the handshake at once, however long it computes

@@ -173,15 +173,23 @@ class ManyServers:
         for server in self._servers:
             await server.transport.close()
 
-    async def ask(self, request: Request, *, repeat: bool = True) -> Response:
+    @property
+    def retries(self) -> int:
+        """How often a call is repeated."""
+        return self._first.retries
+
+    def deadline(self) -> Deadline:
+        """See `Transport.deadline`."""
+        return Deadline(self.runtime, self._first.origin)
+
+    async def ask(self, request: Request, *, repeat: bool = True, deadline: Deadline | None = None) -> Response:
         """Send a request, as `Transport.ask`, to the least busy server, and to the others if that cannot answer.
 
         Raises:
             TensorpostError: the refusal or failure of the last server that was tried; its detail has those of the
                 others too.
         """
-        runtime = self.runtime
-        deadline = Deadline(runtime, self._first.origin)
+        runtime, deadline = self.runtime, deadline or self.deadline()
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None
         fields, retry, waited, tried = request.fields, 1, 0.0, list[_ServerState]()

@@ -117,18 +117,28 @@ class Transport:
         if os.getpid() in self._senders:
             await self.sender.close()
 
-    async def ask(self, request: Request, *, repeat: bool = True) -> Response:
+    def deadline(self) -> Deadline:
+        """The waits of a call that begins now."""
+        return Deadline(self.runtime, self.origin)
+
+    async def ask(self, request: Request, *, repeat: bool = True, deadline: Deadline | None = None) -> Response:
         """Send a request until the head of a successful response came; it is repeated while its errors may pass.
+
+        Args:
+            request: what to send.
+            repeat: whether it is repeated.
+            deadline: the waits of a call with several requests; default those of this request alone.
 
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
+        deadline = deadline or self.deadline()
         span = begin_span(self.origin, request)
         if span is None:
-            return await self._ask(request, repeat, None)
+            return await self._ask(request, repeat, None, deadline)
         request.fields += span.fields
         try:
-            response = await self._ask(request, repeat, span)
+            response = await self._ask(request, repeat, span, deadline)
         except BaseException as error:
             span.end(error.status if isinstance(error, TensorpostError) else None, error)
             raise
@@ -154,9 +164,8 @@ class Transport:
         async with response:
             raise await response.error()
 
-    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> Response:
+    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None, deadline: Deadline) -> Response:
         """`ask`, which tells the span of the call."""
-        deadline = Deadline(self.runtime, self.origin)
         retry, waited = 1, 0.0
         while True:
             try:

@@ -90,8 +90,8 @@ class Response(ABC):
 
     # ---- bytes -------------------------------------------------------------------------------------------------------
 
-    async def _some(self, target: memoryview) -> int:
-        """Read some bytes; 0 at the end of a complete body, an error at the end of an incomplete one."""
+    async def receive(self, target: memoryview) -> int:
+        """Read some bytes into this memory; 0 at the end of a complete body, an error at that of an incomplete one."""
         try:
             count = await self.read_into(target)
         except RequestTimeout as error:
@@ -100,9 +100,9 @@ class Response(ABC):
             error.status, error.request_id = self.status, self.request_id
             raise
         except ConnectionProblem as error:
-            raise self._incomplete() from error
+            raise self.incomplete() from error
         if count == 0 and self.expected is not None and self._received < self.expected:
-            raise self._incomplete()
+            raise self.incomplete()
         self._received += count
         if count and self._request.report and self.status < 300:
             sent = self._request.content_length
@@ -113,7 +113,8 @@ class Response(ABC):
         known = f" of {self.expected:,}" if self.expected is not None else ""
         return f"{self._received:,}{known} bytes"
 
-    def _incomplete(self) -> IncompleteBody:
+    def incomplete(self) -> IncompleteBody:
+        """The error of an answer that ended too early."""
         return IncompleteBody(
             f"the connection broke after {self._progress()} of the answer; what was received is incomplete",
             extra={"received": self._received, "expected": self.expected},
@@ -125,20 +126,20 @@ class Response(ABC):
         """Read until this memory is full."""
         at = 0
         while at < len(memory):
-            count = await self._some(memory[at : at + PIECE_BYTES])
+            count = await self.receive(memory[at : at + PIECE_BYTES])
             if count == 0:  # only without Content-Length: the frame's head announced more than came
-                raise self._incomplete()
+                raise self.incomplete()
             at += count
 
     async def finish(self) -> None:
         """Read to the end of the body and release the connection."""
-        if await self._some(memoryview(bytearray(1))):
+        if await self.receive(memoryview(bytearray(1))):
             raise self.fault("the answer is longer than its head says")
 
     async def read(self, limit: int = _MOST_PROBLEM_BYTES) -> bytearray:
         """The whole body, or its first `limit` bytes and a little more."""
         body, piece = bytearray(), memoryview(bytearray(_DOCUMENT_READ_BYTES))
-        while len(body) <= limit and (count := await self._some(piece)):
+        while len(body) <= limit and (count := await self.receive(piece)):
             body += piece[:count]
         return body
 
@@ -152,7 +153,7 @@ class Response(ABC):
         self._require_type("a frame", MEDIA_TYPE, *ALSO_READ)
         reader, piece = HeadReader(content_length=self.expected), memoryview(bytearray(_HEAD_READ_BYTES))
         try:
-            while reader.head is None and (count := await self._some(piece[: reader.missing])):
+            while reader.head is None and (count := await self.receive(piece[: reader.missing])):
                 reader.feed(piece[:count])
             head = reader.finish()
         except InvalidRequest as error:

@@ -13,6 +13,7 @@ The tree::
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
     |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
+    |   |-- CallChanged                      the rest of an answer was asked for, and the call is another one now
     |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
@@ -54,6 +55,7 @@ from typing import Any, ClassVar, cast
 
 __all__ = [
     "BodyMismatch",
+    "CallChanged",
     "ConnectFailed",
     "ConnectionProblem",
     "DeadlineExceeded",
@@ -414,6 +416,13 @@ class BodyMismatch(InvalidRequest):
 
     code = "body-length-mismatch"
     title = "The body's length contradicts its description"
+
+
+class CallChanged(InvalidRequest):
+    """The rest of an answer was asked for, and it would be of another. `extra["reason"]`: `call` or `backend`."""
+
+    code = "call-changed"
+    title = "The tag is of another call"
 
 
 class LengthRequired(InvalidRequest):

@@ -243,6 +243,7 @@ class Call:
         encoded: the body, if it was received and its tensors are to be decoded; else None.
         strings: the node with strings, if it works on any; numbers stand for them in the memory.
         timeout: how long it may wait until its answer begins, seconds; None for as long as it takes.
+        rows: the rows of the output that are wanted, begin and end; None for all that there is.
     """
 
     graph: Graph
@@ -253,3 +254,4 @@ class Call:
     encoded: Encoded | None = None
     strings: StringCall | None = None
     timeout: float | None = None
+    rows: tuple[int, int | None] | None = None

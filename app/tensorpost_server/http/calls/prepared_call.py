@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.onnx.strings import StringCall, numbers_node
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation
-from tensorpost.values.problems import LimitExceeded
+from tensorpost.values.problems import LimitExceeded, NotAcceptable
 
 from ...engine import StepTimes, Worker
-from ...planning import Plan, make_plan
+from ...planning import Plan, make_plan, plan_of_rows
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
 
@@ -52,6 +53,7 @@ class PreparedCall:
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it; see `call_bytes`.
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
+        rows: the rows of the output that are wanted; None for the whole answer.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -64,6 +66,7 @@ class PreparedCall:
     memory_bytes: int
     strings: StringCall | None = None
     timeout: float | None = None
+    rows: OutputRows | None = None
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -90,7 +93,8 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
 
     Raises:
         LimitExceeded: the plan is above a limit.
-        NotAcceptable: the answer cannot hold the outputs.
+        NotAcceptable: the answer cannot hold the outputs, or rows of them.
+        InvalidParameter: there are no such rows.
     """
     graph = call.graph if call.strings is None else Graph.of(numbers_node(call.strings.node))
     if graph.constants:
@@ -98,6 +102,15 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     plan = make_plan(graph, settings.slice_bytes)
     _check_limits(plan, settings)
     call.answer.check(plan, settings)
+    rows = None
+    if call.rows is not None:
+        if not call.answer.streams:
+            raise NotAcceptable(
+                "rows are sent as npy, a frame or raw bytes; accept application/x-npy, application/vnd.safetensors or "
+                "application/octet-stream"
+            )
+        rows = OutputRows.of(plan.outputs[0].layout, *call.rows)
+        plan = plan_of_rows(plan, rows)
     sizes = tuple([tensor.size_in_bytes for tensor in call.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(call.tensors)}
     order = tuple([index_of[slot.name] for slot in plan.inputs])
@@ -107,7 +120,7 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
-        plan, call.options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout
+        plan, call.options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows
     )
 
 

@@ -29,6 +29,7 @@ _BINARY = {"type": "string", "format": "binary"}
 _OPERATORS_PATH, _ONNX_PATH = "/v1/operators/{operator}", "/v1/onnx/{op_type}"
 
 _RAW_FIELDS = ("TensorShape", "TensorDtype")
+_ROWS = ("Rows", "IfRange")
 """Components of header fields that every call may have."""
 
 
@@ -229,7 +230,7 @@ def _operation(
             "summary": summary,
             "description": text,
             "tags": [tag],
-            "parameters": [*parameters, *(_ref("parameters", each) for each in (*shared, *_RAW_FIELDS))],
+            "parameters": [*parameters, *(_ref("parameters", each) for each in (*shared, *_ROWS, *_RAW_FIELDS))],
             "requestBody": {"required": True, "content": content},
             "responses": {"200": _ref("responses", "Result"), "default": _ref("responses", "Problem")},
         }

@@ -6,7 +6,7 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost import datatypes, frame
+from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.bodies.images import WORKING_BYTES_PER_PIXEL, image_formats, unwritable
 from tensorpost.bodies.json_tensor import json_type
 from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
@@ -42,11 +44,19 @@ _U8 = datatypes.data_type("U8")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorAnswer:
-    """See `Answer`."""
+    """See `Answer`.
+
+    Attributes:
+        format: its media type.
+        graph: what is computed.
+        id: the id that the caller gave its call.
+        rows: begin and end of the rows that it has; None for all of each output.
+    """
 
     format: RequestFormat
     graph: Graph
     id: str | None
+    rows: tuple[int, int | None] | None = None
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -117,14 +127,19 @@ class OperatorAnswer:
     def head(self, plan: Plan, worker: Worker) -> PreparedHead:
         """See `Answer.head`. A frame has its tensors in binding order."""
         media_type, body_head = self.format.response, b""
+        rows = None if self.rows is None else OutputRows.of(plan.outputs[0].layout, *self.rows)
+        slots = plan.outputs if rows is None else (replace(plan.outputs[0], layout=rows.layout),)
         if media_type is MediaType.NPY:
-            layout = plan.outputs[0].layout
+            layout = slots[0].layout
             body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
         elif media_type is MediaType.FRAME:
-            entries = [_frame_entry(slot) for slot in plan.outputs]
-            body_head = frame.encode_head(entries, {**self._document(), **self._about(plan, worker)})
-        length = len(body_head) + plan.output_bytes
-        return self._head(plan, worker, body_head, length, inline=worker.is_small(plan))
+            about = self._about(plan, worker)
+            if rows is not None:
+                about["rows"] = f"{rows.begin}:{rows.end}/{rows.count}"
+            body_head = frame.encode_head([_frame_entry(slot) for slot in slots], {**self._document(), **about})
+        length = len(body_head) + (plan.output_bytes if rows is None else rows.size_in_bytes)
+        inline = rows is None and worker.is_small(plan)
+        return self._head(plan, worker, body_head, length, inline=inline, layout=slots[0].layout)
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         """See `Answer.whole`: JSON, an archive, or a picture."""
@@ -162,10 +177,12 @@ class OperatorAnswer:
         about = {"backend": worker.computed_by(plan), "device": worker.backend.device}
         return about if self.id is None else about | {"id": self.id}
 
-    def _head(self, plan: Plan, worker: Worker, body_head: bytes, length: int, *, inline: bool) -> PreparedHead:
+    def _head(
+        self, plan: Plan, worker: Worker, body_head: bytes, length: int, *, inline: bool, layout: Layout | None = None
+    ) -> PreparedHead:
         media_type, fields = self.format.response, ()
         if media_type not in _SELF_DESCRIBED:
-            layout = plan.outputs[0].layout
+            layout = layout or plan.outputs[0].layout
             fields = raw_tensor_fields(layout.data_type, layout.sizes)
         return prepared_head(plan, worker, media_type.value, body_head, length, inline=inline, fields=fields)
 

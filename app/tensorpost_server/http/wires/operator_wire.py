@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from tensorpost import frame
+from tensorpost.bodies.answer_rows import read_rows
 from tensorpost.bodies.frame import HeadReader, NpyHeadReader
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors.tensor import MOST_TENSORS
@@ -126,13 +127,16 @@ class OperatorWire:
         """The call of these tensors; see `CallParser.parse` and `Call`."""
         assert self._parser is not None
         parameters = read_query(query)
+        rows = None if (text := parameters.pop("rows", None)) is None else read_rows(text)
         if isinstance(document, str) or document is None:
             document = read_document(document, self._parser.document_name)
         graph, options = self._parser.parse(parameters, tensors, document, values or {})
         strings = None
         if table is not None and not graph.output_names and has_strings(graph.operation):
             strings = StringCall(cast("OnnxNode", graph.operation), table)
-        return Call(graph, options, tensors, OperatorAnswer(format_, graph, id_), memory, encoded, strings)
+        return Call(
+            graph, options, tensors, OperatorAnswer(format_, graph, id_, rows), memory, encoded, strings, rows=rows
+        )
 
     # ---- the media types ---------------------------------------------------------------------------------------------
 
