@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorpost.descriptors import OPERATORS, OperatorDesc
 from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.field_texts import field_texts
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema
 from tensorpost.values.datatypes import DATA_TYPES, TensorDataType
 
@@ -166,17 +167,20 @@ def _descriptor(cls: type[OperatorDesc], schemas: dict[str, Any]) -> tuple[dict[
     full = cls.model_json_schema(by_alias=True)
     properties: dict[str, Any] = {}
     parameters: list[dict[str, Any]] = []
+    texts = field_texts(cls)
     for field in cls.facts.fields:
+        text = texts[field.attribute_name]
         if field.kind != "attribute":
-            tensor = _ref("schemas", "TensorDesc")
+            tensor = {**_ref("schemas", "TensorDesc"), "description": text}
             properties[field.name] = {"type": "array", "items": tensor} if field.is_array else tensor
             continue
-        schema = properties[field.name] = _simple(full["properties"].get(field.name, {}), schemas)
+        schema = _simple(full["properties"].get(field.name, {}), schemas)
+        properties[field.name] = {**schema, "description": text}
         plain = schema.get("items", schema)
         is_enum = "Enum" in str(plain.get("$ref", ""))
         is_structure = not is_enum and plain.get("type") in (None, "object")
         sent = {} if is_structure else plain if is_enum else {"type": plain["type"]}
-        text = f"{field.name}; a structure, as JSON" if is_structure else field.name
+        text = f"{field.name}, a structure as JSON: {text}" if is_structure else f"{field.name}: {text}"
         parameters.append(_parameter(field.attribute_name, text, field.is_array and not is_structure, sent))
     return {"type": "object", "properties": properties, "additionalProperties": False}, parameters
 
