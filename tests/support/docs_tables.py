@@ -2,8 +2,8 @@
 
     python -m tests.support.docs_tables        write them anew, from the root of the repository
 
-`conformance.json` of the server, which has the table of operators, is written with them. They are
-checked in, and `tests/repository/test_docs_complete.py` compares them whole.
+`conformance.json` of the server, which has the table of operators, and what `reference/` of the SDK says of each
+operator are written with them. They are checked in, and `tests/repository/test_docs_complete.py` compares them whole.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tests.support.conformance_table import (
 )
 from tests.support.http_app import app_settings
 from tests.support.openapi_examples import examples_text
+from tests.support.operator_notes import notes_text
 from tests.support.structure import picture, structure_table
 
 from tensorpost.command_line import cli as _cli
 from tensorpost.onnx import ONNX_OPERATORS
+from tensorpost.reference.operator_reference import EXAMPLES, NOTES
 from tensorpost.values.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.documents.conformance import CONFORMANCE
-from tensorpost_server.http.documents.openapi import EXAMPLES
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
 from tensorpost_server.main import create_app
@@ -178,4 +179,5 @@ if __name__ == "__main__":
         path.write_text(with_table(path.read_text(), table()))
     PICTURE.write_text(picture())
     CONFORMANCE.write_text(conformance_text())
+    NOTES.write_text(notes_text())
     EXAMPLES.write_text(examples_text())

@@ -1,16 +1,14 @@
 """The OpenAPI document: a path for each operator, with its query parameters, its JSON body and an example that works.
 
 FastAPI's document has one path for all operators; here it is replaced by theirs. Names are chosen for generators of
-clients: `run_tile`, `run_onnx_Tile`, `TileCall`. `openapi_components.json` has what all paths share, and
-`openapi_examples.json` a call of each operator; it is written by `python -m tests.support.docs_tables` from the test
-vectors.
+clients: `run_tile`, `run_onnx_Tile`, `TileCall`. `openapi_components.json` has what all paths share; examples are
+those of the operators' pages.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,12 @@ from tensorpost.descriptors import OPERATORS, OperatorDesc
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.field_texts import field_texts
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema
+from tensorpost.reference.operator_reference import example_of
 from tensorpost.values.datatypes import DATA_TYPES, TensorDataType
 
 from ...backends import BACKENDS
 from ..media_types import MediaType
 
-EXAMPLES = Path(__file__).with_name("openapi_examples.json")
 _COMPONENTS = Path(__file__).with_name("openapi_components.json")
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -221,9 +219,9 @@ def _operation(
     shared: tuple[str, ...], path: str,
 ) -> dict[str, Any]:  # fmt: skip
     json_content: dict[str, Any] = {"schema": _ref("schemas", f"{name}Call")}
-    example = _examples().get(path)
+    example = example_of(path)
     if example is not None:
-        json_content["example"] = example
+        json_content["example"] = example.call
         content = {MediaType.JSON.value: json_content, **_binary()}  # pages show the first, filled with its example
     else:
         content = {**_binary(), MediaType.JSON.value: json_content}
@@ -238,8 +236,3 @@ def _operation(
             "responses": {"200": _ref("responses", "Result"), "default": _ref("responses", "Problem")},
         }
     }
-
-
-@cache
-def _examples() -> Mapping[str, Any]:
-    return json.loads(EXAMPLES.read_text(encoding="utf-8"))
