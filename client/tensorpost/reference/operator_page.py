@@ -12,7 +12,7 @@ from ..values.datatypes import DATA_TYPES
 from .operator_reference import ExampleCall, OperatorReference
 from .page_blocks import PageBlock, PageCode, PageHeading, PageTable, PageText
 
-__all__ = ["SHOWN_URL", "curl_line", "example_tables", "operator_page", "python_lines"]
+__all__ = ["SHOWN_URL", "array_text", "curl_line", "example_tables", "nested", "operator_page", "python_lines"]
 
 _C_TYPES: Mapping[str, str] = {
     "TENSOR_DESC": "const DML_TENSOR_DESC*",
@@ -126,7 +126,7 @@ def example_tables(example: ExampleCall) -> Iterator[PageBlock]:
 
 def _tensor_cells(tensor: Mapping[str, Any]) -> tuple[str, str, str]:
     row = _FROM_SAFETENSORS[tensor["dtype"]]
-    return row.numpy_name, " x ".join(map(str, tensor["shape"])), f"`{json.dumps(nested(tensor))}`"
+    return row.numpy_name, " x ".join(map(str, tensor["shape"])) or "one number", f"`{json.dumps(nested(tensor))}`"
 
 
 def nested(tensor: Mapping[str, Any]) -> Any:
@@ -173,7 +173,7 @@ def python_lines(reference: OperatorReference) -> str:
         reference: the operator's facts.
     """
     tensors: Mapping[str, Any] = reference.example.call["tensors"]
-    arrays = [f'    "{name}": {_array(tensor)},' for name, tensor in tensors.items()]
+    arrays = [f'    "{name}": {array_text(tensor)},' for name, tensor in tensors.items()]
     desc = {**_described(reference, tensors), **_short(reference.example.call["op"]["desc"])}
     lines = [f'    "{name}": {_python(value)},' for name, value in desc.items()]
     return "\n".join(
@@ -197,7 +197,12 @@ def _python(value: Any) -> str:
     return repr(value).replace("'", '"')  # no name has an apostrophe
 
 
-def _array(tensor: Mapping[str, Any]) -> str:
+def array_text(tensor: Mapping[str, Any]) -> str:
+    """A tensor as an expression of Python that makes its array.
+
+    Args:
+        tensor: an object with `dtype`, `shape` and `data`.
+    """
     row = _FROM_SAFETENSORS[tensor["dtype"]]
     return f'np.array({nested(tensor)!r}, "{row.numpy_name}")'
 

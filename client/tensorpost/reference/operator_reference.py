@@ -29,6 +29,7 @@ __all__ = [
     "ExampleCall",
     "FieldReference",
     "OperatorReference",
+    "directml_names",
     "example_of",
     "operator_reference",
 ]
@@ -208,6 +209,19 @@ def example_of(path: str) -> ExampleCall | None:
     """The example of a path, as in `/v1/onnx/Resize`; None if it has none."""
     row = _file(EXAMPLES).get(path)
     return None if row is None else ExampleCall(path, row["call"], row["outputs"])
+
+
+def directml_names(op_type: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """DirectML's operators that compute nodes of one of ONNX's, and those of the same kind that differ.
+
+    Args:
+        op_type: ONNX's name, as in `Gather`.
+    """
+    notes = _file(NOTES)
+    twins, relatives = (
+        tuple([name for name, row in notes.items() if op_type in row[kind]]) for kind in ("twins", "relatives")
+    )
+    return twins, relatives
 
 
 @cache
