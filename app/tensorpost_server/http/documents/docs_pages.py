@@ -46,7 +46,8 @@ overflow-wrap:anywhere}
 .wide{overflow:auto}
 table{border-collapse:collapse}th,td{border-bottom:1px solid var(--line);padding:.3rem .8rem .3rem 0;text-align:left;
 vertical-align:top}
-ul.list{list-style:none;margin:0;padding:0}ul.list li{overflow-wrap:anywhere;padding:.15rem 0}ul.list span{color:var(--muted)}
+ul.list{list-style:none;margin:0;padding:0}ul.list li{overflow-wrap:anywhere;padding:.15rem 0}
+ul.list span{color:var(--muted)}
 input{font:inherit;max-width:100%;padding:.4rem .6rem;width:28rem}
 details{border:1px solid var(--line);border-radius:6px;margin-top:2rem}
 summary{cursor:pointer;font-weight:600;padding:.7rem}
