@@ -17,7 +17,11 @@ def test_an_operator_is_described_by_its_name():
 
     assert done.returncode == 0
     assert text.startswith("GATHER\n")
-    for words in ("Output[.., i, ..] = Input[.., Indices[i], ..]", "IndexDimensions", "how many of the last dimensions"):
+    for words in (
+        "Output[.., i, ..] = Input[.., Indices[i], ..]",
+        "IndexDimensions",
+        "how many of the last dimensions",
+    ):
         assert words in text
     assert "const DML_TENSOR_DESC* IndicesTensor;" in text
     assert "`" not in text

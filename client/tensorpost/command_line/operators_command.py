@@ -45,7 +45,9 @@ def _directml_operators(word: str, *, as_json: bool) -> None:
             print_json(reference.to_json())
         else:
             _print_page(operator_page(reference))
-            others = [name.lower() for name in dml.operator_names() if wanted.upper() in name and name != reference.name]
+            others = [
+                name.lower() for name in dml.operator_names() if wanted.upper() in name and name != reference.name
+            ]
             if others:
                 typer.echo(f"\nOther operators of this name: {', '.join(others)}")
         return
