@@ -24,20 +24,6 @@ from tensorpost.values.datatypes import DATA_TYPES
 
 by_name = pytest.mark.parametrize("name", operator_names())
 _DTYPES = {row.safetensors: row.dtype for row in DATA_TYPES if row.safetensors}
-_OTHER_CAPITALS = {
-    "C",
-    "DECREASING",
-    "CROSS_CORRELATION",
-    "FORWARD",
-    "DataType",
-    "H",
-    "NaN",
-    "Philox",
-    "T",
-    "Height",
-    "Width",
-}
-"""Words of formulas that are no fields: values of enums, letters that the formula itself explains, members."""
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +43,6 @@ def arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
         name: np.array(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
         for name, tensor in tensors.items()
     }
-
-
-@by_name
-def test_a_formula_names_fields_only(name: str) -> None:
-    reference = operator_reference(name)
-    fields = {each.name for each in reference.fields}
-    known = fields | {re.sub("Tensors?$", "", each) for each in fields} | _OTHER_CAPITALS | {*operator_names()}
-    known |= {letter for letter in "AB" if f"{letter}Tensor" in fields}
-
-    words = set(re.findall(r"\b[A-Z]\w*", reference.formula))
-    assert words <= known, words - known
-    assert re.match(r"y = |Output\w*(\[|,? | =)|[HC]\[t\] = ", reference.formula), "it says what is computed"
-    assert reference.formula.count("(") == reference.formula.count(")")
 
 
 def of_the_example(case: Case, sent: Mapping[str, Any]) -> bool:
