@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..onnx import ONNX_OPERATORS, OnnxSchema
+from ..onnx.schemas import LISTED
 from ..values.datatypes import data_type
 from ..values.problems import UnknownOperator, nearest
 from .operator_page import array_text, curl_line, example_tables
@@ -83,7 +84,7 @@ def onnx_reference(op_type: str) -> OnnxReference:
     name = next((each for each in _by_name() if each.lower() == op_type.lower()), None)
     if name is None:
         guess = nearest(op_type, onnx_names())
-        meant = f"; did you mean {guess!r}?" if guess else "; `tensorpost operators --onnx` lists them"
+        meant = f"; did you mean {guess!r}?" if guess else f"; {LISTED}"
         raise UnknownOperator(f"there is no page of an ONNX operator {op_type!r}{meant}")
     twins, relatives = directml_names(name)
     return OnnxReference(name, tuple(_by_name()[name]), example_of(f"/v1/onnx/{name}"), twins, relatives)
