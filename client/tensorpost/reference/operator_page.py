@@ -75,7 +75,7 @@ def _blocks(reference: OperatorReference) -> Iterator[PageBlock]:
     yield PageTable(("Tensors", "From level", "Dimensions", "Data types"), reference.levels())
     yield PageHeading("Example")
     yield from example_tables(reference.example)
-    yield PageText("The result was computed by the service; a test compares it with the operator's test vectors.")
+    yield PageText("The result was computed by the service; a test compares it with one from another source.")
     yield PageHeading("curl")
     yield PageCode("sh", curl_line(reference.example))
     yield PageHeading("Python")
@@ -85,11 +85,22 @@ def _blocks(reference: OperatorReference) -> Iterator[PageBlock]:
     yield PageHeading("ONNX")
     yield PageText(_onnx_sentence(reference))
     yield PageHeading("What DirectML answers otherwise")
-    if not reference.different_answers:
-        yield PageText("No difference was found in the operator's test vectors.")
-    else:
+    yield PageText(_compared_sentence(reference))
+    if reference.different_answers:
         found = tuple((each.reason, "; ".join(each.cases)) for each in reference.different_answers)
-        yield PageTable(("DirectML 1.15.4", "Seen in the test vectors"), found)
+        yield PageTable(("What DirectML does", "Seen in the test vectors"), found)
+
+
+def _compared_sentence(reference: OperatorReference) -> str:
+    """How DirectML was asked, and what that leaves open."""
+    sentence = (
+        "DirectML 1.15.4 was asked to compute the operator's test vectors, under Wine on a software device; a GPU has "
+        "not confirmed its answers."
+    )
+    if reference.not_compared:
+        cases = "1 case says" if reference.not_compared == 1 else f"{reference.not_compared} cases say"
+        sentence += f" {cases} nothing of DirectML, since Wine or the software device answers otherwise."
+    return sentence if reference.different_answers else f"{sentence} No difference was found."
 
 
 def _legend(reference: OperatorReference) -> str:

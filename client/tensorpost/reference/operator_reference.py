@@ -129,6 +129,7 @@ class OperatorReference:
         twins: operators of ONNX whose nodes it can compute.
         relatives: operators of ONNX of the same kind, of which DirectML answers some nodes otherwise.
         different_answers: what DirectML itself answers otherwise.
+        not_compared: how many test vectors say nothing of DirectML, since Wine, under which it ran, answers otherwise.
     """
 
     name: str
@@ -141,6 +142,7 @@ class OperatorReference:
     twins: tuple[str, ...]
     relatives: tuple[str, ...]
     different_answers: tuple[DifferentAnswer, ...]
+    not_compared: int
 
     def levels(self) -> tuple[tuple[str, str, str, str], ...]:
         """Tensor, feature level from which on, dimensions and data types, a row for each change."""
@@ -174,6 +176,7 @@ class OperatorReference:
             "onnx": list(self.twins),
             "related_onnx": list(self.relatives),
             "directml_differs": [{"reason": each.reason, "cases": list(each.cases)} for each in self.different_answers],
+            "directml_not_compared": self.not_compared,
         }
 
 
@@ -202,6 +205,7 @@ def operator_reference(name: str) -> OperatorReference:
         twins=tuple(notes["twins"]),
         relatives=tuple(notes["relatives"]),
         different_answers=tuple(DifferentAnswer(tuple(each["cases"]), each["reason"]) for each in notes["directml"]),
+        not_compared=notes["not_compared"],
     )
 
 
