@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from tests.support.http_app import JSON, AppClient, Serving, http_app, serving
 from tests.support.vectors import Case, cases_of, elements
 
 import tensorpost
+from tensorpost.command_line.run_command import InputFiles, attributes_of, described_operator
 from tensorpost.descriptors import OPERATORS, operator_names
-from tensorpost.reference.operator_page import curl_line, operator_page, python_lines
+from tensorpost.reference.operator_page import command_line, curl_line, operator_page, python_lines
 from tensorpost.reference.operator_reference import OperatorReference, operator_reference
 from tensorpost.reference.page_blocks import PageCode, PageTable, blocks_markdown
 from tensorpost.values.datatypes import DATA_TYPES
@@ -111,6 +114,33 @@ def test_the_curl_line_that_is_shown_computes_what_is_shown(name: str, app: AppC
     answer = app.post(words[2], words[words.index("--data") + 1].encode(), JSON)
     assert answer.status_code == 200, answer.text
     assert answer.json()["tensors"] == reference.example.outputs
+
+
+def words_of(name: str) -> list[str]:
+    return shlex.split(command_line(operator_reference(name)))
+
+
+@pytest.mark.parametrize("name", [name for name in operator_names() if words_of(name)])
+def test_the_command_that_is_shown_means_the_same_operator(name: str, tmp_path: Path) -> None:
+    example = operator_reference(name).example
+    _, _, operator, *words = words_of(name)
+    settings = [value for option, value in pairwise(words) if option == "-s"]
+    files: list[str] = []
+    for tensor, array in arrays(example.call["tensors"]).items():
+        np.save(tmp_path / f"{tensor}.npy", array)
+        files.append(str(tmp_path / f"{tensor}.npy"))
+
+    found, _ = described_operator(operator, attributes_of(settings), InputFiles.read(files))
+
+    assert [f"{tensor}.npy" for tensor in example.call["tensors"]] == words[: len(files)]
+    scope: dict[str, Any] = {}
+    exec(python_lines(operator_reference(name)).partition("with Client()")[0], scope)
+    assert found == scope["operator"]
+
+
+def test_most_operators_have_a_command() -> None:
+    assert len([name for name in operator_names() if words_of(name)]) > 150
+    assert words_of("gather")[:5] == ["tensorpost", "run", "gather", "input.npy", "indices.npy"]
 
 
 def test_curl_itself_takes_the_line(server: Serving) -> None:

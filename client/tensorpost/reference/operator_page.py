@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -12,7 +13,16 @@ from ..values.datatypes import DATA_TYPES
 from .operator_reference import ExampleCall, OperatorReference
 from .page_blocks import PageBlock, PageCode, PageHeading, PageTable, PageText
 
-__all__ = ["SHOWN_URL", "array_text", "curl_line", "example_tables", "nested", "operator_page", "python_lines"]
+__all__ = [
+    "SHOWN_URL",
+    "array_text",
+    "command_line",
+    "curl_line",
+    "example_tables",
+    "nested",
+    "operator_page",
+    "python_lines",
+]
 
 _C_TYPES: Mapping[str, str] = {
     "TENSOR_DESC": "const DML_TENSOR_DESC*",
@@ -80,6 +90,9 @@ def _blocks(reference: OperatorReference) -> Iterator[PageBlock]:
     yield PageCode("sh", curl_line(reference.example))
     yield PageHeading("Python")
     yield PageCode("python", python_lines(reference))
+    if line := command_line(reference):
+        yield PageHeading("Command line")
+        yield PageCode("sh", line)
     yield PageHeading("DirectML")
     yield PageCode("cpp", _struct(reference))
     yield PageHeading("ONNX")
@@ -206,6 +219,48 @@ def python_lines(reference: OperatorReference) -> str:
 
 def _python(value: Any) -> str:
     return repr(value).replace("'", '"')  # no name has an apostrophe
+
+
+def command_line(reference: OperatorReference) -> str:
+    """The call as a line for a shell, with npy files; empty if options cannot say it.
+
+    They describe no several outputs, and files are taken in the order of the inputs, without gaps.
+
+    Args:
+        reference: the operator's facts.
+    """
+    tensors, desc = [*reference.example.call["tensors"]], reference.example.call["op"]["desc"]
+    inputs, outputs = reference.facts.fields_by_kind["input"], reference.facts.fields_by_kind["output"]
+    places = [at for name in tensors for at, field in enumerate(inputs) if _is_of(field, name)]
+    if places != sorted(places) or set(places) != {*range(len(set(places)))}:
+        return ""
+    settings: list[str] = []
+    for name, value in desc.items():
+        field = reference.field(name)
+        if field.kind == "attribute" and value is not None:
+            settings.append(f"{field.attribute_name}={_setting(value)}")
+        elif value is None or field.kind == "input":  # described by its file
+            continue
+        elif len(outputs) == 1 and isinstance(value, dict):
+            tensor = cast("dict[str, Any]", value)
+            settings += [f"output_data_type={tensor['DataType']}", f"output_sizes={_setting(tensor['Sizes'])}"]
+        else:
+            return ""
+    words = ["tensorpost", "run", reference.name.lower(), *[f"{name}.npy" for name in tensors]]
+    for setting in settings:
+        words += ["-s", shlex.quote(setting)]
+    for name in reference.example.outputs:
+        words += ["-o", f"{'result' if len(reference.example.outputs) == 1 else name}.npy"]
+    return " ".join(words)
+
+
+def _setting(value: Any) -> str:
+    """The value of an option `-s`: a word, a number, numbers with commas, or JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and not any(isinstance(each, dict | list) for each in cast("list[Any]", value)):
+        return ",".join(map(_setting, cast("list[Any]", value)))
+    return json.dumps(_short(value))
 
 
 def array_text(tensor: Mapping[str, Any]) -> str:

@@ -144,6 +144,17 @@ class OperatorReference:
     different_answers: tuple[DifferentAnswer, ...]
     not_compared: int
 
+    def field(self, name: str) -> FieldReference:
+        """The field of this name.
+
+        Args:
+            name: DirectML's name.
+
+        Raises:
+            KeyError: the operator has no such field.
+        """
+        return {each.name: each for each in self.fields}[name]
+
     def levels(self) -> tuple[tuple[str, str, str, str], ...]:
         """Tensor, feature level from which on, dimensions and data types, a row for each change."""
         rows: list[tuple[str, str, str, str]] = []
