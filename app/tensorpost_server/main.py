@@ -26,7 +26,7 @@ from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http.access.access_control import AccessControl
 from .http.caller_address import TrustedProxies
-from .http.documents import examples, playground
+from .http.documents import docs_pages, examples, playground
 from .http.documents.openapi import expanded
 from .http.error_responses import (
     REFUSALS,
@@ -161,8 +161,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
         generate_unique_id_function=_operation_id,
-        # Swagger UI's own `filter` looks at tags only; with all rows shown, the browser's search finds an operator.
-        swagger_ui_parameters={"docExpansion": "list", "operationsSorter": "alpha"},
+        docs_url=None,  # `documents/docs_pages.py` has it: one page of all operators takes a browser 17 s
         telemetry=_NO_TELEMETRY,
         responses=REFUSALS,
     )
@@ -176,8 +175,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         return app.state.openapi
 
     app.openapi = openapi
+    app.state.general_openapi = plain
     pages = (playground,) if settings.playground else ()
-    for module in (operator_routes, examples, service_routes, inference_routes, metrics_routes, *pages):
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_routes, docs_pages, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

@@ -18,10 +18,12 @@ from tests.support.http_app import JSON, NPY, AppClient, http_app, npy_bytes
 from tensorpost import Client, parse_operator, resampling
 from tensorpost.descriptors import operator_class
 from tensorpost.onnx import OnnxNode
+from tensorpost.reference import operator_reference
 from tensorpost.values.problems import TensorpostError
-from tensorpost_server.http.documents import openapi
 
-EXAMPLES: Mapping[str, Any] = json.loads(Path(openapi.__file__).with_name("openapi_examples.json").read_text("utf-8"))
+EXAMPLES: Mapping[str, Any] = {
+    path: row["call"] for path, row in json.loads(operator_reference.EXAMPLES.read_text("utf-8")).items()
+}
 WRONG: Sequence[Any] = (-7, "foo", [1] * 10, None, {}, [], 2.5, True, [1, "x"])
 PYTHON_WORDS = r"\b(?:np|numpy|tp|client)\.\w|parse_operator|OnnxNode|\b(?:None|True|False)\b|\w\(\w+=|<class"
 HTTP_WORDS = r"\b(?:GET|POST|HEAD) /|/v1/|\bquery (?:parameter|string)\b|\?\w+="

@@ -10,10 +10,11 @@ import pytest
 from tests.support.conformance_table import conformance, conformance_text
 from tests.support.docs_tables import DOCS, TABLES, between_marks, with_table
 from tests.support.openapi_examples import examples_text
+from tests.support.operator_notes import notes_text
 
 from tensorpost.descriptors import OPERATORS
+from tensorpost.reference.operator_reference import EXAMPLES, NOTES
 from tensorpost_server.http.documents.conformance import CONFORMANCE
-from tensorpost_server.http.documents.openapi import EXAMPLES
 
 ROOT = DOCS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -49,6 +50,11 @@ def test_a_row_that_is_missing_is_seen(page: str) -> None:
 def test_conformance_says_what_the_backends_planners_say() -> None:
     assert CONFORMANCE.read_text() == conformance_text(), "run: python -m tests.support.docs_tables"
     assert EXAMPLES.read_text() == examples_text(), "run: python -m tests.support.docs_tables"
+
+
+def test_the_notes_of_operators_say_what_lowering_and_the_list_of_differences_say() -> None:
+    pytest.importorskip("onnxruntime", reason="the samples of ONNX's operators are compared with ONNX Runtime")
+    assert NOTES.read_text() == notes_text(), "run: python -m tests.support.docs_tables"
 
 
 def test_conformance_of_operators_whose_ways_are_known() -> None:

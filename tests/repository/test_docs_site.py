@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import tensorpost
+from tensorpost.descriptors import operator_names
+from tensorpost.reference.onnx_page import onnx_names
 
 ROOT = Path(__file__).parents[2]
 AT_THE_TOP = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
@@ -51,6 +53,12 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr
     assert "Descriptor" in (tmp_path / "python.html").read_text("utf-8")
+    listed = (tmp_path / "operators.html").read_text("utf-8")
+    for address in ("operators/gather.html", "operators/resample2.html", "operators/onnx/Resize.html"):
+        assert f'href="{address}"' in listed
+        assert (tmp_path / address).exists()
+    assert len(re.findall(r'<a href="operators/[^"]+"', listed)) == len(operator_names()) + len(onnx_names())
+    assert "IndexDimensions" in (tmp_path / "operators/gather.html").read_text("utf-8")
     for page in tmp_path.rglob("*.html"):
         assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+"', page.read_text("utf-8")), (
             page.name

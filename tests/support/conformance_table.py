@@ -1,4 +1,4 @@
-"""What `docs/operators.md` and `conformance.json` say: how each backend computes every operator's vectors."""
+"""What `docs/operator-tests.md` and `conformance.json` say: how each backend computes every operator's vectors."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.support.docs_tables        write them anew, from the root of the repository
 
-`conformance.json` of the server, which has the table of operators, is written with them. They are
-checked in, and `tests/repository/test_docs_complete.py` compares them whole.
+`conformance.json` of the server, which has the table of operators, and what `reference/` of the SDK says of each
+operator are written with them. They are checked in, and `tests/repository/test_docs_complete.py` compares them whole.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from tests.support.conformance_table import (
 )
 from tests.support.http_app import app_settings
 from tests.support.openapi_examples import examples_text
+from tests.support.operator_notes import notes_text
 from tests.support.structure import picture, structure_table
 
 from tensorpost.command_line import cli as _cli
-from tensorpost.onnx import ONNX_OPERATORS
+from tensorpost.descriptors import OPERATORS
+from tensorpost.reference.onnx_page import onnx_names, onnx_reference
+from tensorpost.reference.operator_reference import EXAMPLES, NOTES
+from tensorpost.reference.page_blocks import PageBlock, PageHeading, PageTable, PageText, blocks_markdown
 from tensorpost.values.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.documents.conformance import CONFORMANCE
-from tensorpost_server.http.documents.openapi import EXAMPLES
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
 from tensorpost_server.main import create_app
@@ -104,7 +107,25 @@ def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def operators_table() -> str:
-    """Every DirectML operator with what its vectors found, then ONNX's: those with a row, and ONNX Runtime's."""
+    """Every DirectML operator by family, then ONNX's: those with a row, and ONNX Runtime's."""
+    blocks: list[PageBlock] = []
+    for family in dict.fromkeys(cls.facts.family for cls in OPERATORS):
+        rows = [
+            (cls.operator_type, str(cls.facts.since), cls.summary) for cls in OPERATORS if cls.facts.family == family
+        ]
+        blocks += [PageHeading(family), PageTable(("DirectML operator", "From level", "What it computes"), tuple(rows))]
+    rows = [
+        (each.op_type, ", ".join(str(schema.since_version) for schema in each.versions), ", ".join(each.twins))
+        for each in map(onnx_reference, onnx_names())
+    ]
+    blocks += [PageHeading("ONNX"), PageTable((f"ONNX operator ({len(rows)})", "Versions", "In DirectML"), tuple(rows))]
+    others = ", ".join(left_to_onnx_runtime())
+    blocks.append(PageText(f"Left to ONNX Runtime, as far as it has them: {others}."))
+    return blocks_markdown(blocks)
+
+
+def operator_tests_table() -> str:
+    """Every DirectML operator with what its vectors found."""
     heads = ("DirectML operator", "Cases", "Result", "`numpy`", "`numba`", "`cuda`", "`directml`")
     differences = directml_differences()
     rows: list[Sequence[str]] = []
@@ -117,17 +138,7 @@ def operators_table() -> str:
         ]
         ways[-1] += f", {differences[name]} differ" if name in differences else ""
         rows.append((name, str(row["cases"]), ", ".join(near) or "exact", *ways))
-    others = ", ".join(left_to_onnx_runtime())
-    return f"{_table(heads, rows)}\n{_onnx_table()}\nLeft to ONNX Runtime, as far as it has them: {others}.\n"
-
-
-def _onnx_table() -> str:
-    """Every ONNX operator with a row of its own, and the numbers of its versions."""
-    versions: dict[str, list[str]] = {}
-    for schema in ONNX_OPERATORS:
-        versions.setdefault(schema.op_type, []).append(str(schema.since_version))
-    rows = [(name, ", ".join(found)) for name, found in sorted(versions.items())]
-    return _table((f"ONNX operator ({len(rows)})", "Versions"), rows)
+    return _table(heads, rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -137,6 +148,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "command-line.md": commands_table,
     "architecture.md": structure_table,
     "operators.md": operators_table,
+    "operator-tests.md": operator_tests_table,
     "operations.md": metrics_table,
 }
 """The page with each table."""
@@ -178,4 +190,5 @@ if __name__ == "__main__":
         path.write_text(with_table(path.read_text(), table()))
     PICTURE.write_text(picture())
     CONFORMANCE.write_text(conformance_text())
+    NOTES.write_text(notes_text())
     EXAMPLES.write_text(examples_text())

@@ -1,13 +1,17 @@
-"""Calls for the OpenAPI document: of each DirectML operator its smallest test vector, and some of ONNX's operators."""
+"""Calls for the pages of operators and the OpenAPI document, with the results that the service computes.
+
+Of each DirectML operator it is the first small test vector, and there are some of ONNX's operators.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from tests.support.http_app import JSON, AppClient, http_app
 from tests.support.vectors import Case, elements, vectors_files
 
 from tensorpost.bodies.json_tensor import tensor_to_json
@@ -19,6 +23,28 @@ __all__ = ["examples_text"]
 
 _X = {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}
 _SMALL = {**_X, "data": [0.1, 0.2, 0.3, -0.1, -0.2, -0.3]}
+_CHOSEN: Mapping[str, str] = {
+    **{
+        f"ELEMENT_WISE_LOGICAL_{name}": "int32"
+        for name in ("EQUALS", "GREATER_THAN", "LESS_THAN", "GREATER_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL")
+    },
+    "ACTIVATION_PARAMETERIZED_RELU": "int16 wraps",
+    "CAST": "integers are extended by their sign",
+    "ELEMENT_WISE_ADD1": "an activation with attributes",
+    "ELEMENT_WISE_CLIP1": "int32",
+    "ELEMENT_WISE_CLIP_GRAD": "int32",
+    "ELEMENT_WISE_CLIP_GRAD1": "int32",
+    "ELEMENT_WISE_DIFFERENCE_SQUARE": "unsigned integers, the first below the second",
+    "ELEMENT_WISE_QUANTIZE_LINEAR": "INT32 becomes float32 first",
+    "ELEMENT_WISE_SIGN": "int32",
+    "PADDING": "page, example 1",
+    "PADDING1": "page, example 1",
+    "RESAMPLE": "bilinear, FLOAT32",
+    "RESAMPLE1": "linear, pixel centres aligned",
+    "RESAMPLE2": "linear ignores RoundingDirection DECREASING",
+}
+"""Cases of operators whose first one is an edge."""
+_MOST_ELEMENTS = 64  # of all tensors of an example that people read
 _KNOWN: dict[str, dict[str, Any]] = {
     "/v1/operators/tile": {"op": {"type": "TILE", "desc": {"Repeats": [1, 1, 3, 3]}}, "tensors": {"input": _X}},
     "/v1/onnx/Tile": {"op": {"op_type": "Tile", "inputs": {"repeats": [1, 1, 3, 3]}}, "tensors": {"input": _X}},
@@ -30,10 +56,19 @@ _KNOWN: dict[str, dict[str, Any]] = {
 
 
 def examples_text() -> str:
-    """The text of `openapi_examples.json`: a line for each path."""
+    """The text of `examples.json`: a line for each path."""
     found = {**dict(_directml()), **dict(_onnx()), **_KNOWN}
-    lines = [f"{json.dumps(path)}: {json.dumps(found[path])}" for path in sorted(found)]
+    with http_app(backend="numpy") as app:
+        rows = {path: {"call": found[path], "outputs": _computed(app, path, found[path])} for path in sorted(found)}
+    lines = [f"{json.dumps(path)}: {json.dumps(row)}" for path, row in rows.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _computed(app: AppClient, path: str, call: dict[str, Any]) -> dict[str, Any]:
+    """The tensors that the service answers a call with."""
+    answer = app.post(path, json.dumps(call).encode(), JSON)
+    assert answer.status_code == 200, f"{path}: {answer.text}"
+    return answer.json()["tensors"]
 
 
 def _directml() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,13 +80,25 @@ def _directml() -> Iterator[tuple[str, dict[str, Any]]]:
     for cls in OPERATORS:
         usable = [case for case in by_type[cls.operator_type] if _is_plain(case)]
         if usable:
-            case = min(usable, key=lambda case: len(case.desc.to_document_text()) + sum(map(len, case.inputs)))
+            # Vectors begin with what an operator is for; their smallest cases are edges.
+            smallest = min(usable, key=lambda case: len(case.desc.to_document_text()) + sum(map(len, case.inputs)))
+            case = next((case for case in usable if _elements(case) <= _MOST_ELEMENTS), smallest)
+            if chosen := _CHOSEN.get(cls.operator_type):
+                (case,) = [case for case in usable if case.name == chosen]
             yield f"/v1/operators/{cls.operator_type.lower()}", _call(case)
+
+
+def _elements(case: Case) -> int:
+    """Elements of all tensors of a case."""
+    return sum(math.prod(slot.layout.sizes) for slot in (*case.desc.inputs, *case.desc.outputs))
 
 
 def _is_plain(case: Case) -> bool:
     """Whether JSON can say its tensors, which must be packed, and what comes out."""
     slots = (*case.desc.inputs, *case.desc.outputs)
+    desc = case.desc
+    if isinstance(desc, OperatorDesc) and any(tensor.data_type.bits < 8 for _, tensor in desc.tensors()):
+        return False  # they travel two in a byte
     if not all(slot.layout.packed for slot in slots):
         return False
     arrays = [elements(slot, data) for slot, data in zip(case.desc.inputs, case.inputs, strict=True)] + case.outputs()

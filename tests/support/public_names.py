@@ -20,7 +20,7 @@ import tensorpost
 
 __all__ = ["INNER", "NAMES", "check", "public_names"]
 
-INNER = ("bodies", "calls", "command_line", "graphs", "network", "transport", "values")
+INNER = ("bodies", "calls", "command_line", "graphs", "network", "reference", "transport", "values")
 NAMES = Path(__file__).parents[1] / "repository" / "public_names.json"
 
 

@@ -30,6 +30,7 @@ from .graph_commands import graph
 from .keys_commands import keys
 from .model_commands import model
 from .operator_commands import onnx, resample, run, tile, validate
+from .operators_command import operators
 from .preprocess_command import preprocess
 from .server_commands import server_commands
 from .terminal import gib, print_json, print_table, show_block, show_error, size_text
@@ -173,24 +174,7 @@ app.command(epilog="Example: tensorpost run join a.npy b.npy -s axis=1 -o joined
 app.command(epilog="Example: tensorpost onnx Resize x.npy -s mode=cubic -s scales=1,1,2,2 -o y.npy")(onnx)
 
 
-@app.command(epilog="Example: tensorpost operators softmax")
-def operators(
-    word: Annotated[
-        str | None, typer.Argument(metavar="[WORD]", help="Only those with this word in name or summary.")
-    ] = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """List the DirectML operators that `tensorpost run` takes, offline: name, lowest feature level, what each does."""
-    wanted = (word or "").lower()
-    classes = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
-    if not classes:
-        dml.operator_class(wanted)  # names the one that may be meant
-    rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in classes]
-    if as_json:
-        print_json([dict(zip(("name", "feature_level", "summary"), row, strict=True)) for row in rows])
-    else:
-        print_table(("operator", "from level", "what it does"), rows)
+app.command(epilog="Example: tensorpost operators gather")(operators)
 
 
 app.command(epilog="Example: tensorpost validate tile.json --level 2_1")(validate)

@@ -119,8 +119,8 @@ class ActivationScaledEluOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SCALED_ELU`: `Gamma * x` above 0, else `Gamma * Alpha * (e^x - 1)`.
 
     Attributes:
-        alpha: usually 1.6732.
-        gamma: usually 1.0507.
+        alpha: factor below 0; usually 1.6732.
+        gamma: factor of every element; usually 1.0507.
     """
 
     alpha: Float
@@ -177,8 +177,8 @@ class ActivationScaledTanhOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SCALED_TANH`: `Alpha * tanh(Beta * x)`.
 
     Attributes:
-        alpha: usually 1.
-        beta: usually 0.5.
+        alpha: factor of the result; usually 1.
+        beta: factor of x; usually 0.5.
     """
 
     alpha: Float
@@ -205,7 +205,7 @@ class ActivationThresholdedReluOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_THRESHOLDED_RELU`: x above Alpha, else 0.
 
     Attributes:
-        alpha: usually 1.
+        alpha: the threshold; usually 1.
     """
 
     alpha: Float
@@ -227,7 +227,7 @@ class ActivationSwishOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_SWISH`: `x * sigmoid(SigmoidInputScale * x)`.
 
     Attributes:
-        sigmoid_input_scale: usually 1.
+        sigmoid_input_scale: factor of x inside the sigmoid; usually 1.
     """
 
     fusable = False

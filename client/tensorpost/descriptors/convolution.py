@@ -218,13 +218,13 @@ class QuantizedLinearConvolutionOperatorDesc(QuantizedConvolution):
 
     Attributes:
         input_tensor: N x C x spatial, INT8 or UINT8; padding counts as its zero point.
-        input_scale_tensor: one value.
+        input_scale_tensor: scale of the input, one value.
         input_zero_point_tensor: one value of the input's DataType, or absent for 0.
         filter_tensor: output channels x (C / groups) x spatial.
         filter_scale_tensor: one value or one for each output channel.
         filter_zero_point_tensor: zero points, one for each scale, of the filter's DataType, or absent for 0.
         bias_tensor: INT32, 1 x output channels x ones, in units of the input's scale times the filter's; or absent.
-        output_scale_tensor: one value.
+        output_scale_tensor: scale of the output, one value.
         output_zero_point_tensor: one value of the output's DataType, or absent for 0.
         output_tensor: N x output channels x spatial.
         dimension_count: spatial dimensions; derived.

@@ -222,8 +222,8 @@ class LocalResponseNormalizationOperatorDesc(UnaryWithoutScale):
         cross_channel: whether the neighbours are those of other channels, not those of the same image.
         local_size: elements of the neighbourhood along each of its dimensions.
         alpha: usually 1e-4.
-        beta: usually 0.75.
-        bias: usually 1.
+        beta: exponent of the denominator; usually 0.75.
+        bias: what the sum of squares is added to; usually 1.
     """
 
     cross_channel: Bool

@@ -17,6 +17,7 @@ from ..values.sentences import Reference, named, worded
 from .catalogue import SupportRow, facts_of, operator_of_class, pascal_case, slot_name
 from .completion import CompletedDescriptor, Given, Inferred, NotGiven, packed, with_size
 from .feature_levels import NEWEST, FeatureLevel
+from .field_texts import documented
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -71,6 +72,7 @@ class OperatorDesc(CompletedDescriptor):
             }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
+            cls.__doc__ = documented(cls)
 
     # ---- what the catalogue says -------------------------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         input_second_moment_tensor: V, the second moment, of X's DataType and sizes.
         gradient_tensor: G, the gradient, of X's DataType and sizes.
         training_step_tensor: T, one UINT32; the first step is 1, and 0 leaves the correction by the betas out.
-        output_parameters_tensor: X'.
-        output_first_moment_tensor: M'.
-        output_second_moment_tensor: V'.
+        output_parameters_tensor: the parameters after the step, X'.
+        output_first_moment_tensor: the first moment after the step, M'.
+        output_second_moment_tensor: the second moment after the step, V'.
         learning_rate: factor of the update.
         beta1: 0 to 1; usually 0.9.
         beta2: 0 to 1; usually 0.999.
@@ -177,8 +177,8 @@ class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
         cross_channel: whether a region runs over the channels, else over height and width.
         local_size: elements of a region along each of its dimensions, at least 1; cut at the bounds.
         alpha: usually 0.0001.
-        beta: usually 0.75.
-        bias: usually 1.
+        beta: exponent of the denominator; usually 0.75.
+        bias: what the sum of squares is added to; usually 1.
     """
 
     cross_channel: Bool
