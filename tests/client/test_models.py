@@ -329,6 +329,74 @@ def test_a_model_of_any_bytes_is_read_or_refused():
             continue
 
 
+def _changed(model: onnx.ModelProto, chance: random.Random) -> None:
+    """Change something in a model that stays one."""
+    node = chance.choice(model.graph.node)
+    match chance.randrange(9):
+        case 0:
+            del node.input[chance.randrange(len(node.input) + 1) :]
+        case 1:
+            del node.output[chance.randrange(len(node.output) + 1) :]
+        case 2:
+            node.output.append(chance.choice(["", "more", node.output[0] if node.output else "x"]))
+        case 3:
+            others = ["Shape", "Size", "Identity", "Dropout", "Constant", "Range", "Slice", "Gather", "Cast", "Expand"]
+            node.op_type = chance.choice([*others, "ConstantOfShape", "Concat", "Split", "Unsqueeze", "Nothing"])
+        case 4:
+            value = chance.choice([1, -5, 2.5, "text", [1, 2], [0.5], helper.make_tensor("t", FLOAT, [0], [])])
+            name = chance.choice(["axis", "start", "to", "value", "perm", "kernel_shape", "value_int"])
+            node.attribute.append(helper.make_attribute(name, value))
+        case 5:
+            node.input.append(chance.choice(["x", "image", "", "zero", "conv.weight", "nothing"]))
+        case 6:
+            tensor = chance.choice(model.graph.initializer)
+            tensor.dims[:] = chance.choice([[], [0], [0, 1 << 62], [-1], [1 << 40]])
+        case 7:
+            model.opset_import[0].version = chance.choice([0, 1, 7, 13, 21, 1000])
+        case _:
+            model.graph.input[0].type.tensor_type.elem_type = chance.choice([0, 1, 7, 8, 16, 99])
+
+
+def test_a_model_of_any_nodes_is_read_or_refused():
+    content, chance = classifier().SerializeToString(), random.Random(11)
+    image = np.zeros((1, 3, 16, 16), np.float32)
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(600):
+        model = onnx.ModelProto.FromString(content)
+        for _ in range(chance.randint(1, 3)):
+            _changed(model, chance)
+        try:
+            model_call(model.SerializeToString(), {"image": image}, None)
+            outcomes["read"] += 1
+        except TensorpostError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 20, outcomes
+
+
+def test_functions_without_end():
+    """A thousand calls of a thousand calls, none of which makes a node; and a function that calls itself."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function("local", f"f{at}", ["a"], ["b"],
+                             [helper.make_node(f"f{at + 1}", ["a"], ["b"], domain="local")] * 1000, opset)
+        for at in range(4)
+    ]  # fmt: skip
+    functions.append(helper.make_function("local", "f4", ["a"], ["b"], [], opset))
+    graph = helper.make_graph(
+        [helper.make_node("f0", ["x"], ["y"], domain="local")], "g", [value("x", FLOAT, 1)], [value("y", FLOAT, 1)]
+    )
+    many = helper.make_model(graph, opset_imports=opset, ir_version=8, functions=functions)
+    itself = helper.make_function(
+        "local", "f0", ["a"], ["b"], [helper.make_node("f0", ["a"], ["b"], domain="local")], opset
+    )
+    again = helper.make_model(graph, opset_imports=opset, ir_version=8, functions=[itself])
+
+    with pytest.raises(InvalidDescriptor, match="more than 10,000 nodes once its functions are inlined"):
+        load_model(many)
+    with pytest.raises(InvalidDescriptor, match="functions call each other 16 deep at 'f0'"):
+        load_model(again)
+
+
 def test_a_model_opens_no_file(tmp_path: Path):
     """Of the files that reading a model with external data opens, none is the one that it names."""
     path = tmp_path / "model.onnx"

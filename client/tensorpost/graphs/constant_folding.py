@@ -29,11 +29,13 @@ _KnownInputs: TypeAlias = Sequence[_KnownArray | None]
 _NodeAttributes: TypeAlias = Mapping[str, Any]
 
 
-def shape_of(node: ModelNode, sizes: Sequence[int]) -> _KnownArray:
-    """What Shape and Size make of a tensor of these sizes."""
+def shape_of(node: ModelNode, sizes: Sequence[int]) -> _KnownArray | None:
+    """What Shape and Size make of a tensor of these sizes; None if the node is wrong."""
     if node.op_type == "Size":
         return np.array(math.prod(sizes), np.int64)
     start, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
     return np.array([*sizes][start:end], np.int64)
 
 
@@ -52,7 +54,7 @@ def folded(node: ModelNode, inputs: Sequence[_KnownArray | None]) -> list[_Known
     try:
         with np.errstate(all="ignore"):
             made = function(inputs, node.attributes)
-    except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # the node is wrong, and whoever reads it says why
     outputs = made if isinstance(made, list) else [made]
     return outputs if all(array.size <= MOST_FOLDED for array in outputs) else None

@@ -178,8 +178,9 @@ class _ModelReader:
         made: list[NDArray[Any]] | None = None
         if node.op_type == "Constant":
             made = [_constant(node, path)]
-        elif node.op_type in ("Shape", "Size"):
-            made = [shape_of(node, self._layout(node.inputs[0], node, path).sizes)]
+        elif node.op_type in ("Shape", "Size") and len(node.inputs) == 1 and node.inputs[0]:
+            sizes = shape_of(node, self._layout(node.inputs[0], node, path).sizes)
+            made = None if sizes is None else [sizes]
         elif all(known):
             made = folded(node, [self._values.get(name) for name in node.inputs])
         if made is not None:
@@ -203,6 +204,8 @@ class _ModelReader:
 
     def _is_alias(self, node: ModelNode) -> bool:
         """Whether the output that is read is the node's first input: Identity, and Dropout outside of training."""
+        if not any(node.inputs[:1]) or not any(node.outputs[:1]):
+            return False
         if node.op_type == "Identity":
             return True
         trains = any(node.inputs[2:]) or (node.opset < 7 and not node.attributes.get("is_test", 0))
@@ -229,8 +232,7 @@ class _ModelReader:
         except UnknownOperator as error:
             raise UnknownOperator(f"the node {_called(node)}: {error.detail}") from None
         self._nodes.append(members)
-        for place, output in enumerate(outputs):
-            slot = operation.outputs[place]
+        for output, slot in zip(outputs, operation.outputs, strict=False):
             text = name if len(operation.outputs) == 1 else f"{name}.{slot.name}"
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
@@ -297,7 +299,8 @@ class _ModelReader:
 
 
 def _called(node: ModelNode) -> str:
-    return f"{node.name!r} ({node.op_type})" if node.name else f"({node.op_type}) that makes {node.outputs[0]!r}"
+    made = node.outputs[0] if node.outputs else ""
+    return f"{node.name!r} ({node.op_type})" if node.name else f"({node.op_type}) that makes {made!r}"
 
 
 def _constant(node: ModelNode, path: tuple[str | int, ...]) -> NDArray[Any]:

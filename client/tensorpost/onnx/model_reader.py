@@ -273,7 +273,7 @@ def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -
             case 1:
                 name = field.text
             case 2:
-                (value,) = floats_of(field)
+                value = _only(floats_of(field))
             case 3:
                 value = field.whole
             case 4:
@@ -301,6 +301,12 @@ def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -
     elif value is None:
         value = next((each for each in several.values() if each), {1: 0.0, 2: 0, 3: ""}.get(kind, []))
     return name, value
+
+
+def _only(numbers: Sequence[float]) -> float:
+    if len(numbers) != 1:
+        raise broken(f"an attribute has {len(numbers)} numbers where one belongs")
+    return numbers[0]
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -354,8 +360,12 @@ def _read_tensor(message: memoryview, path: Sequence[str | int]) -> tuple[str, N
         if stored is not None:
             array = np.array([number & 0xFFFF for number in numbers], stored).view(row.dtype)
         else:
-            array = np.array(numbers).astype(row.dtype)
-    return name, array.reshape(sizes)
+            wide = np.uint64 if row.dtype == np.uint64 else np.int64 if row.dtype.kind in "iub" else np.float64
+            array = np.array(numbers, wide).astype(row.dtype)
+    try:
+        return name, array.reshape(sizes)
+    except (ValueError, OverflowError):  # of no elements and a size that no array has
+        raise refused(path, f"{what} has the sizes {sizes}", sizes, "sizes that an array can have") from None
 
 
 def _numbers(field: Field) -> list[Any]:
@@ -428,7 +438,7 @@ class _Inliner:
                 raise refused(("functions", node.op_type), message, depth, f"at most {DEEPEST}")
             else:
                 found += self.inlined(self._body(node, function), depth + 1)
-            if self._made > MOST_INLINED:
+            if self._made + self._calls > MOST_INLINED:
                 message = f"the model has more than {MOST_INLINED:,} nodes once its functions are inlined"
                 raise refused(("functions",), message, None, f"at most {MOST_INLINED} nodes")
         return found
