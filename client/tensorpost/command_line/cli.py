@@ -13,11 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__
-from .. import descriptors as dml
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ..values.problems import TensorpostError, nearest
-from .bench_command import measured
 from .command_options import (
     AsJson,
     KeyFile,
@@ -55,6 +52,8 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click; a name that is not a command gets a hint: a command, or the operator of that name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            from .. import descriptors as dml  # NumPy takes long to load, and --help needs none of it
+
             operator = (dml.operator_meant(args[0]) or "").lower()
             command = operator if operator in self.commands else nearest(args[0], self.commands)
             guess = command or (operator and f"run {operator}")
@@ -91,6 +90,8 @@ app.add_typer(graph)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from .. import __version__  # read from the installed package's metadata
+
         typer.echo(f"tensorpost {__version__}")
         raise typer.Exit
 
@@ -180,6 +181,8 @@ def operators(
     as_json: AsJson = False,
 ) -> None:
     """List the DirectML operators that `tensorpost run` takes, offline: name, lowest feature level, what each does."""
+    from .. import descriptors as dml
+
     wanted = (word or "").lower()
     classes = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
     if not classes:
@@ -285,6 +288,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure the total time and the server time of calls, by size."""
+    from .bench_command import measured
+
     with client_of(server or url, uds, timeout, api_key=api_key_file) as client:
         rows = list(measured(client, seconds))
     if as_json:

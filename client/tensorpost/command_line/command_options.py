@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..calls.resampling import ResamplingMode, mode_of, simplest_ratio
-from ..client import Client
-from ..descriptors.feature_levels import FeatureLevel
 from ..network.options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
-from ..transport.api_key import find_api_key
 from ..values.problems import InvalidParameter
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from ..calls.resampling import ResamplingMode
+    from ..client import Client
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -59,7 +59,17 @@ Attributes = Annotated[
 
 
 def _check_level(level: str | None) -> str | None:
-    return None if level is None else str(usage("--level", FeatureLevel.parse, level))
+    if level is None:
+        return None
+    from ..descriptors.feature_levels import FeatureLevel
+
+    return str(usage("--level", FeatureLevel.parse, level))
+
+
+def _levels() -> list[str]:
+    from ..descriptors.feature_levels import FeatureLevel
+
+    return [str(level) for level in FeatureLevel]
 
 
 Level = Annotated[
@@ -67,7 +77,7 @@ Level = Annotated[
     typer.Option(
         help="DirectML feature level that must support it, as in 2_1.",
         callback=_check_level,
-        autocompletion=lambda: [str(level) for level in FeatureLevel],
+        autocompletion=_levels,
     ),
 ]
 
@@ -80,6 +90,10 @@ def client_of(
     retries: int = DEFAULT_RETRIES,
     api_key: Path | None = None,
 ) -> Client:
+    """A client as the options of a command say."""
+    from ..client import Client
+    from ..transport.api_key import find_api_key
+
     socket = None if uds is None else str(uds)
     key = find_api_key(api_key, url)  # here, because what is wrong with it is not wrong with --url
     return usage(
@@ -108,6 +122,8 @@ def size_of(text: str) -> tuple[int, ...]:
 
 
 def mode_named(name: str, *, antialias: bool) -> ResamplingMode:
+    from ..calls.resampling import mode_of
+
     if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
             f"resample has no {name}; ONNX Resize has: "
@@ -144,6 +160,8 @@ def axes_of(text: str) -> tuple[int, ...]:
 
 
 def factors_of(text: str) -> tuple[float, ...]:
+    from ..calls.resampling import simplest_ratio
+
     try:
         factors = tuple(float(part) for part in text.split(","))
     except ValueError:

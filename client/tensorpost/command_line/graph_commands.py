@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from numpy.typing import NDArray
 
-from ..bodies.images import encode_image
-from ..bodies.npy import encode_npy_head
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
 from ..values.problems import InvalidParameter
 from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
-from .files import Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
 from .terminal import print_table, progress_bar, size_text
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from numpy.typing import NDArray
+
+    from ..values.graph import Graph, Ref
+    from .files import Source
 
 graph = typer.Typer(
     name="graph", help="Run, check, show or translate a graph: several operators in one request.", no_args_is_help=True
@@ -54,7 +55,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
+    from ..bodies.images import encode_image
+    from ..bodies.npy import encode_npy_head
     from ..calls.graph_calls import graph_document, graph_request  # operators load when they are named
+    from .files import check_destination, check_picture, destination, format_of, read_array, write_blocks
 
     graph_of = graph_document(document)
     arrays = {name: _array(graph_of, name, read_array(path)) for name, path in _named(inputs, "photo=cat.png")}
@@ -102,6 +106,7 @@ def check(
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
+    from .files import destination
     from .graph_picture import shape_text, svg_of  # operators load when they are named
 
     read = _read(document, inputs)
@@ -140,6 +145,7 @@ def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
 def _read(document: str, inputs: Sequence[str] | None) -> Graph:
     """The graph for the files of its inputs, or for the sizes that it declares."""
     from ..calls.graph_calls import graph_document, read_for  # operators load when they are named
+    from .files import read_array
 
     graph_of = graph_document(document)
     if not inputs:
@@ -150,6 +156,8 @@ def _read(document: str, inputs: Sequence[str] | None) -> Graph:
 
 
 def _ref_text(graph_of: Graph, names: Sequence[str], ref: Ref) -> str:
+    from ..values.graph import GraphConstant, GraphInput, NodeOutput
+
     match ref:
         case GraphInput(index):
             return graph_of.inputs[index].name
@@ -165,6 +173,8 @@ def _write_json(value: Mapping[str, Any], output: str | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
+    from .files import destination
+
     with destination(output) as file:
         file.write(text.encode())
 

@@ -8,25 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from .. import descriptors as dml
-from ..bodies.frame import encode_npy_head
-from ..bodies.images import encode_image
-from ..bodies.strict_json import read_json
-from ..calls.caller_arrays import tile_call
-from ..calls.resampling import DML_TYPES, ResamplingMode, resampling
-from ..client import Client
-from ..descriptors.feature_levels import NEWEST, FeatureLevel
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..onnx import OnnxNode
-from ..values.operation import Operation
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
-from .command_messages import option_words, picture_notes
 from .command_options import (
     AsJson,
     Attributes,
@@ -48,17 +35,16 @@ from .command_options import (
     size_of,
     usage,
 )
-from .files import (
-    check_destination,
-    check_picture,
-    destination,
-    format_of,
-    read_array,
-    standard_input,
-    write_blocks,
-)
-from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
 from .terminal import place_of, print_json, progress_bar
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from numpy.typing import NDArray
+
+    from .. import descriptors as dml
+    from ..client import Client
+    from ..descriptors.feature_levels import FeatureLevel
+    from ..onnx import OnnxNode
+    from ..values.operation import Operation
 
 _TILE_WORDS = {
     "repeats": "--repeats",
@@ -84,6 +70,8 @@ class _Computation:
 
 
 def _output_format(output: str) -> str | None:
+    from .files import check_destination, format_of
+
     wanted = usage("--output", format_of, output)
     check_destination(output)
     if output == "-" and sys.stdout.isatty():
@@ -93,6 +81,10 @@ def _output_format(output: str) -> str | None:
 
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
+    from ..bodies.frame import encode_npy_head
+    from ..bodies.images import encode_image
+    from .files import check_picture, destination, write_blocks
+
     (slot,) = computation.operation.outputs
     if out_format != "npy":
         check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
@@ -136,6 +128,10 @@ def tile(
     quiet: Quiet = False,
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    from ..calls.caller_arrays import tile_call
+    from .command_messages import option_words, picture_notes
+    from .files import read_array
+
     wanted = _output_format(output)
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
     client = client_of(url, uds, timeout, api_key=api_key_file)
@@ -150,7 +146,7 @@ def tile(
                 f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and "
                 f"columns write --repeats {count},{count}"
             )
-        if read.array.dtype == np.complex128:
+        if read.array.dtype.name == "complex128":
             raise InvalidParameter("tile takes no complex128; save the array as complex64, or its two parts as float64")
         with option_words(_TILE_WORDS):
             call = tile_call(read.array, copies, directml=level is not None)
@@ -193,13 +189,17 @@ def resample(
     quiet: Quiet = False,
 ) -> None:
     """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
+    from ..calls.resampling import DML_TYPES, resampling
+    from .command_messages import option_words, picture_notes
+    from .files import read_array
+
     wanted = _output_format(output)
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
     factors = None if scale is None else usage("--scale", factors_of, scale)
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
-    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    kind = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if read.array.dtype.name not in DML_TYPES:
@@ -264,6 +264,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
+    from .command_messages import picture_notes
+    from .run_command import InputFiles, attributes_of, compute_outputs, described, described_operator
+
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)
@@ -308,6 +311,9 @@ def onnx(
     quiet: Quiet = False,
 ) -> None:
     """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    from .command_messages import picture_notes
+    from .run_command import InputFiles, attributes_of, compute_outputs, described_node
+
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)
@@ -322,13 +328,15 @@ def onnx(
 def validate(
     file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
     *,
-    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     uds: Uds = None,
     api_key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
+    from ..descriptors.feature_levels import FeatureLevel
+
     wanted = usage("--level", FeatureLevel.parse, level)
     client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
     document = _read_document(file)
@@ -354,6 +362,9 @@ def validate(
 
 
 def _read_document(file: str) -> Any:
+    from ..bodies.strict_json import read_json
+    from .files import standard_input
+
     try:
         return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     except InvalidJson as error:
@@ -373,7 +384,11 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
         InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
             document's root.
     """
+    from .. import descriptors as dml
+
     if _has(document, "op_type"):
+        from ..onnx import OnnxNode
+
         return OnnxNode.from_json(document)
     desc = dml.parse_operator(document, complete=True)
     try:
@@ -388,6 +403,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
 
 def _judged(operation: dml.OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
     """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    from .. import descriptors as dml
     from ..onnx import lower  # with all of the descriptors that it makes
 
     if isinstance(operation, dml.OperatorDesc):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ..bodies.npy import encode_npy_head
-from ..calls.progress_bar import ProgressBar
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.datatypes import data_type
 from ..values.problems import InvalidParameter
 from .command_options import (
     BackendOption,
@@ -25,7 +22,6 @@ from .command_options import (
     counts_of,
     usage,
 )
-from .files import check_destination, destination, write_blocks
 
 _SIDES = "224, or rows and columns, as in 224,320"
 
@@ -67,10 +63,15 @@ def preprocess(
     quiet: Quiet = False,
 ) -> None:
     """Make photographs ready for a model: resized with a filter, scaled, in one npy file."""
+    from ..bodies.npy import encode_npy_head  # NumPy takes long to load, and --help needs none of it
+    from ..calls.progress_bar import ProgressBar
+    from ..values.datatypes import data_type
+    from .files import check_destination, destination, write_blocks
+
     check_destination(output)
     sides = usage("--size", lambda text: counts_of(text, _SIDES), size)
     part = None if crop is None else usage("--crop", lambda text: counts_of(text, _SIDES), crop)
-    bar = None if quiet or not Console(stderr=True).is_terminal else ProgressBar()
+    bar = None if quiet or not sys.stderr.isatty() else ProgressBar()
     options: dict[str, Any] = {
         "size": sides[0] if len(sides) == 1 else sides,
         "crop": part[0] if part is not None and len(part) == 1 else part,

@@ -6,23 +6,20 @@ Results go to standard output, everything said about them to standard error.
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import rich.progress
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from ..transport.http1 import PIECE_BYTES
-from ..transport.progress import Progress
 from ..values.problems import TensorpostError, Violation
 
-_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+if TYPE_CHECKING:  # for annotations only: it takes long to load
+    from ..transport.progress import Progress
+
 _NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
 _LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no terminal folds it
 
@@ -30,10 +27,15 @@ _LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no termin
 @contextmanager
 def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
     """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
-    console = Console(stderr=True)
-    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
+    from ..transport.http1 import PIECE_BYTES
+
+    if quiet or total < 16 * PIECE_BYTES or not sys.stderr.isatty():  # a bar for less would be gone before it is seen
         yield None
         return
+    import rich.progress  # it takes long to load, as long as the call of a small tensor
+    from rich.console import Console
+
+    console = Console(stderr=True)
     columns = (
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -95,6 +97,10 @@ def print_json(value: Any) -> None:
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on standard output."""
+    from rich.console import Console  # it takes long to load, and --help needs none of it
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(markup=False, highlight=False)
     if not console.file.isatty():
         console.width = _NEVER_WRAPPED  # for other programs, and for logs: every word whole
