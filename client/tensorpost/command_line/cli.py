@@ -17,6 +17,8 @@ from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ..values.problems import TensorpostError, nearest
 from .command_options import (
     AsJson,
+    CaCert,
+    Cert,
     KeyFile,
     Silence,
     Uds,
@@ -203,11 +205,13 @@ def devices(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """List a server's devices, what is in use on them, and why some cannot be used."""
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         answer = client.devices()
     if as_json:
         print_json(answer)
@@ -267,11 +271,13 @@ def healthcheck(
     *,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for an answer.")] = 2.0,
 ) -> None:
     """Exit with status 0 if the server takes requests and 1 if not, saying nothing. For containers."""
     patience = Timeout(connect=timeout, read=timeout, write=timeout, pool=timeout)
-    with client_of(url, uds, patience, retries=0) as client:
+    with client_of(url, uds, patience, retries=0, cacert=cacert, cert=cert) as client:
         if not client.ready():
             raise typer.Exit(1)
 
@@ -283,6 +289,8 @@ def bench(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     seconds: Annotated[float, typer.Option(min=0, max=60, help="Seconds for each of four sizes.")] = 1.0,
     as_json: AsJson = False,
@@ -290,7 +298,7 @@ def bench(
     """Measure the total time and the server time of calls, by size."""
     from .bench_command import measured
 
-    with client_of(server or url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(server or url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         rows = list(measured(client, seconds))
     if as_json:
         print_json(rows)

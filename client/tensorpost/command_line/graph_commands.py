@@ -11,7 +11,19 @@ import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.problems import InvalidParameter
-from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
+from .command_options import (
+    BackendOption,
+    CaCert,
+    Cert,
+    DeviceOption,
+    KeyFile,
+    Level,
+    Quiet,
+    Silence,
+    Uds,
+    Url,
+    client_of,
+)
 from .terminal import print_table, progress_bar, size_text
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
@@ -48,6 +60,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
@@ -76,7 +90,10 @@ def run(
             check_picture(slots[name].layout.data_type.dtype, _picture_shape(slots[name].layout.sizes), formats[name])
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
-    with client_of(url, uds, timeout, api_key=api_key_file) as client, progress_bar(total, quiet=quiet) as progress:
+    with (
+        client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client,
+        progress_bar(total, quiet=quiet) as progress,
+    ):
         blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)

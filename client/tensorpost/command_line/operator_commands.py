@@ -18,6 +18,8 @@ from .command_options import (
     AsJson,
     Attributes,
     BackendOption,
+    CaCert,
+    Cert,
     DeviceOption,
     InputFile,
     KeyFile,
@@ -69,10 +71,11 @@ class _Computation:
     level: str | None
 
 
-def _output_format(output: str) -> str | None:
+def _output_format(output: str, *, raw: bool = False) -> str | None:
+    """The format of an output; `bin` only where `raw` outputs can be."""
     from .files import check_destination, format_of
 
-    wanted = usage("--output", format_of, output)
+    wanted = "bin" if raw and output.lower().endswith(".bin") else usage("--output", format_of, output)
     check_destination(output)
     if output == "-" and sys.stdout.isatty():
         raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
@@ -121,6 +124,8 @@ def tile(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -134,7 +139,7 @@ def tile(
 
     wanted = _output_format(output)
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
     advice = "--repeats 2,3 lays 2 copies down and 3 across"
     with client, picture_notes([(source, read)], advice):
@@ -182,6 +187,8 @@ def resample(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -200,7 +207,7 @@ def resample(
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
     kind = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
     if read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
@@ -252,11 +259,22 @@ def run(
     settings: Attributes = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="npy file, one for each output, or .bin for all its bytes as DirectML lays them out; - for standard "
+            "output.",
+        ),
     ] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Write outputs with strides as npy all the same: their elements alone.")
+    ] = False,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -267,9 +285,15 @@ def run(
     from .command_messages import picture_notes
     from .run_command import InputFiles, attributes_of, compute_outputs, described, described_operator
 
+    if file.endswith(".onnx"):
+        raise typer.BadParameter(
+            f"{file[:100]} is a model, and models are not run yet; list its nodes as a graph, a JSON file: "
+            "tensorpost graph run GRAPH.json NAME=FILE -o NAME=FILE",
+            param_hint="OPERATOR",
+        )
     outputs = output or ["-"]
-    formats = [_output_format(path) for path in outputs]
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    formats = [_output_format(path, raw=True) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
     document_file = file == "-" or file.endswith(".json")
     if document_file:
@@ -283,7 +307,7 @@ def run(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed)
 
 
 def onnx(
@@ -305,6 +329,8 @@ def onnx(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
@@ -316,7 +342,7 @@ def onnx(
 
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
     files = InputFiles.read(inputs or ())
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
@@ -332,13 +358,19 @@ def validate(
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     from ..descriptors.feature_levels import FeatureLevel
 
     wanted = usage("--level", FeatureLevel.parse, level)
-    client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
+    client = (
+        None
+        if url is None and uds is None
+        else client_of(url or DEFAULT_URL, uds, api_key=api_key_file, cacert=cacert, cert=cert)
+    )
     document = _read_document(file)
     if _has(document, "nodes"):
         raise InvalidParameter(f"{file} is a graph; check it with: tensorpost graph check {file}")

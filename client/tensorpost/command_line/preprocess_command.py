@@ -11,6 +11,8 @@ from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.problems import InvalidParameter
 from .command_options import (
     BackendOption,
+    CaCert,
+    Cert,
     DeviceOption,
     KeyFile,
     OutputFile,
@@ -57,6 +59,8 @@ def preprocess(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
@@ -84,7 +88,7 @@ def preprocess(
         "device": device,
         "progress": bar,
     }
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         batch = client.preprocess(files, **options)
     with destination(output) as file:
         head = encode_npy_head(data_type(batch.dtype), batch.shape)

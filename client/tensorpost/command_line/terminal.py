@@ -9,8 +9,8 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,12 +26,40 @@ _LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no termin
 
 @contextmanager
 def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
-    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
+    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long.
+
+    Interrupted by Ctrl+C, it says how far the call came. None instead of the function where the work is short.
+    """
     from ..transport.http1 import PIECE_BYTES
 
-    if quiet or total < 16 * PIECE_BYTES or not sys.stderr.isatty():  # a bar for less would be gone before it is seen
-        yield None
-        return
+    last: Progress | None = None
+    is_long = total >= 16 * PIECE_BYTES  # a bar for less would be gone before it is seen
+    with _bar(total) if is_long and not quiet and sys.stderr.isatty() else nullcontext() as draw:
+
+        def see(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            if draw is not None:
+                draw(progress)
+
+        try:
+            yield see if is_long else None
+        except KeyboardInterrupt:
+            typer.echo(_interrupted(last), err=True)
+            raise
+
+
+def _interrupted(last: Progress | None) -> str:
+    """How far a call had come."""
+    if last is None:
+        return "interrupted before an answer came; no incomplete file is kept"
+    whole = "" if last.to_receive is None else f" of {size_text(last.to_receive)}"
+    sent, received = f"{size_text(last.sent)} of {size_text(last.to_send)}", f"{size_text(last.received)}{whole}"
+    return f"interrupted: {sent} sent, {received} received; no incomplete file is kept"
+
+
+@contextmanager
+def _bar(total: int) -> Generator[Callable[[Progress], None]]:
     import rich.progress  # it takes long to load, as long as the call of a small tensor
     from rich.console import Console
 
@@ -79,8 +107,13 @@ def show_error(error: TensorpostError) -> None:
     lines += getattr(error, "__notes__", ())
     if error.request_id:
         lines.append(f"request id: {error.request_id}")
+    detail = error.detail
+    if "certificate" in error.extra:
+        from ..network.connection import TRUST_ADVICE
+
+        detail = detail.replace(TRUST_ADVICE, "if it should be, name the certificate of its issuer: --cacert FILE")
     # With violations the detail repeats the first one.
-    show_block(error.title if error.violations else error.detail, lines)
+    show_block(error.title if error.violations else detail, lines)
 
 
 def show_block(headline: str, lines: Sequence[str]) -> None:
