@@ -127,3 +127,12 @@ def test_a_progress_bar_tells_the_rate_and_the_time_left() -> None:
         "receiving [########################] 40.0 of 40.0 MiB, 10 MiB/s",
     ]
     assert file.getvalue().endswith("\n")
+
+
+def test_a_progress_bar_writes_no_carriage_return_into_a_pipe(capsys: pytest.CaptureFixture[str]):
+    bar = ProgressBar()
+    for received in (0, 512, 1024):
+        bar(Progress(sent=0, to_send=0, received=received, to_receive=1024))
+
+    lines = capsys.readouterr().err
+    assert (lines.count("\n"), "\r" in lines) == (1, False)
