@@ -298,7 +298,7 @@ def write_outputs(
         operation: what is computed.
         blocks: memoryviews of the only output, or a `TensorBlock` for each block of several.
         outputs: paths, one for each output; `-` for standard output.
-        formats: of each path; `bin` is the bytes of the output as it is laid out, gaps included.
+        formats: format of each path; `bin` is the bytes of the output as it is laid out, gaps included.
         packed: write the elements of an output with strides as npy; it is held in memory meanwhile.
 
     Raises:
