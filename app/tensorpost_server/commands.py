@@ -1,7 +1,7 @@
 """What the command line asks of the server: run it, look at its backends, show its settings.
 
 Plain functions of plain values. The command line finds them by name when a command needs them, because the SDK, where
-it lives, imports no server code.
+it lives, imports no server code. What computes takes seconds to load: each function imports what it needs of it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,9 @@ from pydantic import ValidationError
 
 from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
-from .backends import CannotOpen
-from .backends.numba_ import library
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
-from .http.observability.log_format import log_format, log_formatter
-from .main import create_app, open_pool
+from .listener import Listener, address_of, inherited_socket, is_loopback
 from .service_links import is_service_link
-from .serving import (
-    GuardedApplication,
-    Listener,
-    Server,
-    address_of,
-    choose_protocol,
-    inherited_socket,
-    is_loopback,
-    library_version,
-    uvicorn_config,
-)
 from .setting_errors import read_settings
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_descriptions, setting_variable
 
@@ -76,19 +62,24 @@ def serve(
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
     chosen = {"host": host, "port": port, "uds": uds}
-    settings = _settings_of_a_server(chosen, log_level)
-    choice = choose_protocol(settings)
-    if choice.missing:
-        _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
-    created = create_app(settings)
-    app = GuardedApplication(created)
+    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
     inherited = inherited_socket()
     if inherited is not None and (address_setting := _given_address(chosen)):
         inherited.close()
         raise InvalidParameter(
             f"systemd passed a socket to listen on, and {address_setting} says where to listen; drop one"
         )
-    with Listener(settings, inherited) as listener:
+    with Listener(settings, inherited) as listener:  # before all that computes is loaded, which takes seconds
+        from .http.observability.log_format import log_format
+        from .main import create_app
+        from .serving import GuardedApplication, Server, choose_protocol, uvicorn_config
+
+        _begin_log(settings, log_level)
+        choice = choose_protocol(settings)
+        if choice.missing:
+            _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
+        created = create_app(settings)
+        app = GuardedApplication(created)
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
         if not address.startswith("unix:") and not is_loopback(address):
             _check_access_from_outside(settings, address)
@@ -120,7 +111,9 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
         ModuleNotFoundError: Ray is not installed; the message names the extra.
     """
-    settings = _settings_of_a_server({"host": host, "port": port}, log_level)
+    arguments = {"host": host, "port": port}
+    settings = read_settings(**{name: value for name, value in arguments.items() if value is not None})
+    _begin_log(settings, log_level)
     host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host_in_url}:{settings.port}"
     loopback = settings.host == "localhost" or is_loopback(address)
@@ -129,13 +122,17 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
     importlib.import_module(".ray", __package__).run(settings, replicas, loopback=loopback)
 
 
-def _settings_of_a_server(arguments: Mapping[str, object], log_level: str) -> Settings:
-    """The settings, with these arguments that are not None; from now on the log is written as they say."""
-    settings = read_settings(**{name: value for name, value in arguments.items() if value is not None})
-    _log_to_standard_error(log_level, settings)
+def _begin_log(settings: Settings, log_level: str) -> None:
+    """Write the log as the settings say, from now on, and warn of variables that are no settings."""
+    from .http.observability.log_format import log_formatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_formatter(settings))
+    handler.addFilter(_says_more_than_uvicorn)
+    logging.captureWarnings(True)
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     for sentence in unknown_variables():
         _log.warning(sentence)
-    return settings
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
@@ -192,6 +189,10 @@ def doctor() -> list[dict[str, object]]:
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
+    from .backends.numba_ import library
+    from .main import open_pool
+    from .serving import choose_protocol, library_version
+
     settings = read_settings()
     choice = choose_protocol(settings)
     pool = open_pool(settings, "auto", when_lost=_log.critical)
@@ -248,6 +249,8 @@ def warmup(announce: Callable[[str], None], groups: Sequence[str] = ()) -> dict[
         InvalidParameter: there is no such group.
         NoBackend: there are no kernels for this kind of machine, or the cache cannot be written to.
     """
+    from .backends.numba_ import library
+
     known = tuple(library.GROUPS)
     for group in groups:
         if group not in known:
@@ -284,7 +287,7 @@ def warmup_cuda(announce: Callable[[str], None]) -> dict[str, object]:
     Raises:
         NoBackend: CuPy or NVRTC is not installed, or the folder cannot be written to.
     """
-    # Only here: no other command needs it.
+    from .backends import CannotOpen
     from .backends.cuda import kernel_files
 
     begin = time.perf_counter()
@@ -429,14 +432,6 @@ def unknown_variables() -> list[str]:
             f"{several if links[1:] else one} ignored, {example}; enableServiceLinks: false in the pod leaves them out"
         )
     return sentences
-
-
-def _log_to_standard_error(log_level: str, settings: Settings) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_formatter(settings))
-    handler.addFilter(_says_more_than_uvicorn)
-    logging.captureWarnings(True)
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
 
 
 def _says_more_than_uvicorn(record: logging.LogRecord) -> bool:

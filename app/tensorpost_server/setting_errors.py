@@ -12,7 +12,6 @@ from pydantic.fields import FieldInfo
 
 from tensorpost.values.problems import InvalidParameter, nearest
 
-from .backends import BACKENDS
 from .settings import ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
 _PRESET = 'for instance {"twice": {"operator": "tile", "attributes": {"repeats": [2, 2]}}}'
@@ -41,12 +40,19 @@ def read_settings(**arguments: Any) -> Settings:
     except ValidationError as error:
         sentences = [_sentence(dict(line), arguments) for line in error.errors(include_url=False)]
         raise InvalidParameter("; ".join(sentences)) from None
-    if settings.backend not in ("auto", *BACKENDS):
-        guess = nearest(settings.backend, BACKENDS)
-        hint = f"; did you mean {guess}?" if guess else ""
-        where = _where("backend", settings.backend, arguments)
-        raise InvalidParameter(f"{where}: there is no such backend; expected auto, {', '.join(BACKENDS)}{hint}")
+    if settings.backend != "auto":
+        _check_backend(settings.backend, arguments)
     return settings
+
+
+def _check_backend(backend: str, arguments: Mapping[str, Any]) -> None:
+    from .backends import BACKENDS  # all that computes comes with it, which takes seconds to load
+
+    if backend not in BACKENDS:
+        guess = nearest(backend, BACKENDS)
+        hint = f"; did you mean {guess}?" if guess else ""
+        where = _where("backend", backend, arguments)
+        raise InvalidParameter(f"{where}: there is no such backend; expected auto, {', '.join(BACKENDS)}{hint}")
 
 
 def _sentence(line: dict[str, Any], arguments: Mapping[str, Any]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
-from . import __version__
 from .values.extras import install_command
 
 __all__ = ["main"]
@@ -22,11 +22,16 @@ def main() -> None:
 
 
 def _main() -> None:
-    if sys.argv[1:] == ["--version"]:  # what the commands need takes a second to load
+    if sys.argv[1:] == ["--version"]:  # without the libraries of the commands
+        from . import __version__
+
         sys.stdout.write(f"tensorpost {__version__}\n")
         return
     try:
         from .command_line import cli as _cli
+
+        if find_spec("rich") is None:  # tables and bars load it later, since it takes long
+            raise ModuleNotFoundError("No module named 'rich'", name="rich")  # handled with the others
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         if package not in ("click", "rich", "typer"):

@@ -153,6 +153,8 @@ def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: i
     ("key", "said"),
     [
         ("two words", "api_key holds no API key"),
+        ("anna.key", "api_key looks like the path of a file, .* pass a pathlib.Path"),
+        ("~/anna", "api_key looks like the path of a file, .* pass a pathlib.Path"),
         (KEY + "\r\nX: y", "api_key holds no API key"),
         (KEY + "é", "api_key holds no API key"),
         (7, "api_key is of type int"),

@@ -85,6 +85,22 @@ def test_the_version_is_the_package_s() -> None:
     assert re.fullmatch(r"tensorpost \d+\.\d+\.\d+\S*\n", run("--version").stdout)
 
 
+@pytest.mark.parametrize("args", [[], *[[command] for command in (*COMMANDS, "keys", "graph", "graph run")]])
+def test_help_loads_neither_numpy_nor_a_client(args: list[str]) -> None:
+    code = (
+        "import sys, atexit; from tensorpost.command_line.cli import app\n"
+        "atexit.register(lambda: print(*sorted({'numpy', 'ssl', 'rich', 'tensorpost.client'} & sys.modules.keys())))\n"
+        "app(prog_name='tensorpost')"
+    )
+    words = [word for arg in args for word in arg.split()]
+    done = subprocess.run(  # our own code
+        [sys.executable, "-c", code, *words, "--help"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == ""
+    assert "Usage: tensorpost" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -310,7 +326,7 @@ def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def none_left(path: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tensorpost.command_line.operator_commands.read_array", none_left)
+    monkeypatch.setattr("tensorpost.command_line.files.read_array", none_left)
 
     found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
 

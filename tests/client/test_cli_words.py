@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from tests.support.command_line import Done, invoke
 from tests.support.http_app import serving
 from tests.support.raw_server import http_answer, raw_server, read_request
 
+from tensorpost import Progress
 from tensorpost import __main__ as entry_point
-from tensorpost.command_line.terminal import size_text
+from tensorpost.command_line.terminal import progress_bar, size_text
 from tensorpost_server.settings import Settings
 
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -98,6 +101,8 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
     [
         (["run", "joim", "{x}"], 1, "JOIN"),
         (["run", "join", "{x}", "-s", "axes=3"], 1, "did you mean axis?"),
+        (["run", "resample", "{x}", "-s", "scale=2"], 1, "did you mean scales?"),
+        (["run", "model.onnx", "{x}"], 2, "tensorpost graph run"),
         (["run", "join", "{x}", "-s", "axis"], 2, "write NAME=VALUE"),
         (["run", "join", "{x}", "-s", "axis=1", "-s", "axis=2"], 2, "set twice"),
         (["onnx", "Neg", "{x}", "{x}"], 1, "Neg takes 1 tensor (X), and there are 2"),
@@ -238,3 +243,83 @@ def test_ctrl_c_while_commands_are_loaded_is_no_traceback(monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as ended:
         entry_point.main()
     assert ended.value.code == 130
+
+
+CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
+DEVICES = http_answer(body=b'{"default": "numpy", "devices": []}', content_type="application/json")
+
+
+def tls_only(connection: socket.socket, number: int) -> None:
+    """Answer one request over TLS; nothing to what is no TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+        read_request(secured)
+        secured.sendall(DEVICES)
+
+
+def test_the_command_line_trusts_the_issuer_of_cacert():
+    with raw_server(tls_only) as server:
+        url = server.url.replace("http://127.0.0.1", "https://localhost")
+        refused = invoke("devices", "--url", url)
+        trusted = invoke("devices", "--url", url, "--cacert", CERTIFICATE, "--cert", CERTIFICATE)
+
+    assert (refused.returncode, "--cacert FILE" in refused.stderr, "ssl." in refused.stderr) == (1, True, False)
+    assert (trusted.returncode, trusted.stdout.splitlines()[-1:]) == (0, ["default: numpy"]), trusted.stderr
+
+
+def test_plain_http_to_a_server_of_tls_is_told_to_use_https():
+    def close(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+
+    with raw_server(close) as server:
+        done = invoke("devices", "--url", server.url)
+
+    assert "closed the connection without an answer; if it serves https, write https://" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "file", "said"),
+    [
+        ("http://localhost:1", "--cacert", str(CERTIFICATE), "not an https URL"),
+        ("https://localhost:1", "--cacert", "not-there.pem", "No such file"),
+        ("https://localhost:1", "--cacert", __file__, "holds no PEM of a certificate"),
+        ("https://localhost:1", "--cert", __file__, "holds no PEM of a certificate with its private key"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_status_2(url: str, option: str, file: str, said: str):
+    done = invoke("devices", "--url", url, option, file)
+
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+def test_an_output_with_strides_is_written_as_bytes_or_packed(url: str, tmp_path: Path):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.save(tmp_path / "x.npy", x)
+    output = {"DataType": "FLOAT32", "Sizes": [2, 3], "Strides": [4, 1]}  # a gap of one element after each row
+    document = {"type": "ELEMENT_WISE_IDENTITY", "desc": {"OutputTensor": output}}
+    (tmp_path / "op.json").write_text(json.dumps(document))
+    command = ["run", str(tmp_path / "op.json"), str(tmp_path / "x.npy"), "--url", url]
+
+    refused = invoke(*command, "-o", tmp_path / "y.npy")
+    packed = invoke(*command, "-o", tmp_path / "y.npy", "--packed")
+    raw = invoke(*command, "-o", tmp_path / "y.bin")
+
+    assert (refused.returncode, "--packed" in refused.stderr, ".bin" in refused.stderr) == (1, True, True)
+    assert (packed.returncode, raw.returncode) == (0, 0), (packed.stderr, raw.stderr)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x)
+    elements = np.frombuffer((tmp_path / "y.bin").read_bytes(), np.float32)
+    assert elements.size == 7  # DirectML's rule: up to the last element
+    np.testing.assert_array_equal(elements[[0, 1, 2, 4, 5, 6]], x.ravel())
+
+
+def test_an_interrupted_call_says_how_far_it_came(capsys: pytest.CaptureFixture[str]):
+    def interrupted() -> None:
+        with progress_bar(1 << 40, quiet=True) as progress:
+            progress(Progress(sent=1 << 20, to_send=1 << 20, received=3 << 20, to_receive=1 << 30))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert "interrupted: 1 MiB of 1 MiB sent, 3 MiB of 1 GiB received" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from tests.support.live_server import live_server
 
-from tensorpost import BufferTensorDesc, Progress, ProgressBar, Result
+from tensorpost import BufferTensorDesc, Client, Progress, ProgressBar, Result, TileOperatorDesc
 from tensorpost.onnx import OnnxNode
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
@@ -127,3 +127,20 @@ def test_a_progress_bar_tells_the_rate_and_the_time_left() -> None:
         "receiving [########################] 40.0 of 40.0 MiB, 10 MiB/s",
     ]
     assert file.getvalue().endswith("\n")
+
+
+def test_a_progress_bar_writes_no_carriage_return_into_a_pipe(capsys: pytest.CaptureFixture[str]):
+    bar = ProgressBar()
+    for received in (0, 512, 1024):
+        bar(Progress(sent=0, to_send=0, received=received, to_receive=1024))
+
+    lines = capsys.readouterr().err
+    assert (lines.count("\n"), "\r" in lines) == (1, False)
+
+
+def test_a_validation_prints_as_one_short_line():
+    with live_server(TENSORPOST_BACKEND="numpy") as url, Client(url) as tp:
+        said = tp.validate(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2)))
+
+    levels = f"feature level {said.feature_level}, lowest {said.lowest_feature_level}"
+    assert repr(said) == f"<Validation of TILE: valid, {levels}, 24 bytes in, 48 bytes out>"

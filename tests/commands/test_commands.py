@@ -26,8 +26,9 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.problems import IncompleteBody, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
+from tensorpost_server.listener import Listener, is_loopback
 from tensorpost_server.main import create_app
-from tensorpost_server.serving import GuardedApplication, Listener, choose_protocol, is_loopback, uvicorn_config
+from tensorpost_server.serving import GuardedApplication, choose_protocol, uvicorn_config
 from tensorpost_server.settings import Settings
 
 ADDRESS = re.compile(r"tensorpost \S+ listens on (https?://(\S+):(\d+)|unix:.+)\n")

@@ -98,7 +98,7 @@ def test_commands_send_their_key(tmp_path: Path) -> None:
     tile = ("tile", source, "--repeats", "2", "-o", target, "--quiet")
     with live_server(TENSORPOST_KEYS_FILE=file) as url:
         without = invoke(*tile, "--url", url)
-        assert (without.returncode, "wants an API key" in without.stderr) == (1, True)
+        assert (without.returncode, "requires an API key" in without.stderr) == (1, True)
         assert not target.exists()
         for options, env in (
             (("--api-key-file", key_file), {}),

@@ -21,7 +21,8 @@ import pytest
 
 from tensorpost import Client
 from tensorpost.values.problems import InvalidParameter
-from tensorpost_server import commands, serving
+from tensorpost_server import commands, listener
+from tensorpost_server.listener import Listener
 from tensorpost_server.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is Linux's; Windows passes no descriptors")
@@ -122,7 +123,7 @@ def wait_for_more(before: Counter[str], done: Counter[str], failures: list[BaseE
 def test_the_passed_socket_is_not_the_next_processs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_PID", str(os.getppid()))
     monkeypatch.setenv("LISTEN_FDS", "1")
-    assert serving.inherited_socket() is None
+    assert listener.inherited_socket() is None
 
 
 def test_a_unix_socket_that_was_passed_stays(tmp_path: Path) -> None:
@@ -137,16 +138,16 @@ def test_a_unix_socket_that_was_passed_stays(tmp_path: Path) -> None:
             assert tp.ready()
         stop(server)
         assert path.exists()
-    listener = serving.Listener(Settings(port=0))
-    assert listener.socket.getsockname()[1] > 0
-    listener.close()
+    bound = Listener(Settings(port=0))
+    assert bound.socket.getsockname()[1] > 0
+    bound.close()
 
 
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A socket that is not bound, passed to this process."""
     with socket.socket() as found:
-        monkeypatch.setattr(serving, "_FIRST_PASSED", os.dup(found.fileno()))
+        monkeypatch.setattr(listener, "_FIRST_PASSED", os.dup(found.fileno()))
         monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
         monkeypatch.setenv("LISTEN_FDS", "1")
         yield found
@@ -156,30 +157,30 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 def test_one_socket_is_passed(passed: socket.socket, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
     monkeypatch.setenv("LISTEN_FDS", count)
     with pytest.raises(InvalidParameter, match=f"systemd passed {count or 'no'} sockets"):
-        serving.inherited_socket()
+        listener.inherited_socket()
     assert "LISTEN_PID" not in os.environ
 
 
 def test_what_is_no_listening_socket_is_refused(passed: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidParameter, match="is not a listening socket"):
-        serving.inherited_socket()
+        listener.inherited_socket()
     with Path(os.devnull).open() as file:
-        monkeypatch.setattr(serving, "_FIRST_PASSED", file.fileno())
+        monkeypatch.setattr(listener, "_FIRST_PASSED", file.fileno())
         monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
         monkeypatch.setenv("LISTEN_FDS", "1")
         with pytest.raises(InvalidParameter, match="should have passed is none"):
-            serving.inherited_socket()
+            listener.inherited_socket()
 
 
 def test_an_address_beside_the_passed_socket_is_refused(passed: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     passed.bind(("127.0.0.1", 0))
     passed.listen()
-    again = os.dup(serving._FIRST_PASSED)
+    again = os.dup(listener._FIRST_PASSED)
     with pytest.raises(InvalidParameter, match="--port says where to listen"):
         commands.serve(port=0)
     for name, value in {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "TENSORPOST_UDS": "none"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(serving, "_FIRST_PASSED", again)
+    monkeypatch.setattr(listener, "_FIRST_PASSED", again)
     with pytest.raises(InvalidParameter, match="TENSORPOST_UDS says where to listen"):
         commands.serve()
 
@@ -216,3 +217,19 @@ def test_the_units_fit_together_and_the_server() -> None:
     assert "warmup" in units[".service"]["Service"]["ExecStartPre"]
     assert int(units[".service"]["Service"]["TimeoutStartSec"]) >= 300, "compiling takes minutes on a slow machine"
     assert "--" not in units[".service"]["Service"]["ExecStart"], "the socket unit says where"
+
+
+def test_a_port_in_use_is_found_out_before_all_that_computes_is_loaded():
+    code = (
+        "import sys; from tensorpost_server import commands\n"
+        "try: commands.serve(port=int(sys.argv[1]))\n"
+        "except Exception as error: print(error)\n"
+        "print(*sorted({'fastapi', 'uvicorn', 'numba', 'tensorpost_server.main'} & sys.modules.keys()))"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-c", code, str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+
+    said, loaded = done.stdout.splitlines()
+    assert "Address already in use" in said
+    assert loaded == ""

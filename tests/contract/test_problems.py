@@ -240,6 +240,11 @@ def test_nearest(word: str, guess: str | None) -> None:
     assert nearest(word, []) is None
 
 
+def test_the_nearest_word_may_be_its_plural() -> None:
+    assert nearest("scale", ["scale_count", "scales", "scaled_sizes"]) == "scales"
+    assert nearest("repeat", ["repeats_count", "repeats"]) == "repeats"
+
+
 def test_nearest_keeps_the_spelling() -> None:
     assert nearest("inputtensor", ["InputTensor"]) == "InputTensor"
 

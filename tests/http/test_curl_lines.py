@@ -23,9 +23,7 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
     assert len(blocks) >= 2
     with default_server() as url:
         for block in blocks:
-            script = block.replace("curl ", "curl -sS --fail-with-body ").replace(
-                "localhost:8000", url.removeprefix("http://")
-            )
+            script = block.replace("curl ", "curl -sS ").replace("localhost:8000", url.removeprefix("http://"))
             done = subprocess.run(
                 ["sh", "-ec", script], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60
             )

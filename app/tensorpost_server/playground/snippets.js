@@ -10,7 +10,7 @@ const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 const addressOf = ({ path }) => absolute(path);
 
 export function curlOf(call, names) {
-  const lines = [`curl -sS ${shellQuoted(addressOf(call))}`];
+  const lines = [`curl -sS --fail-with-body ${shellQuoted(addressOf(call))}`];
   if (hasKey()) lines.push('-H "authorization: Bearer $TENSORPOST_API_KEY"');
   lines.push(`-H 'content-type: ${call.contentType}'`);
   if (call.accept !== call.contentType) lines.push(`-H 'accept: ${call.accept}'`);

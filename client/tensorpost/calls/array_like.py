@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Set
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -120,7 +121,8 @@ def refuse_mask(name: str, array: object, instead: str = "fill it first: x.fille
     Raises:
         InvalidParameter: it is one.
     """
-    if isinstance(array, np.ma.MaskedArray):
+    # numpy.ma takes long to load, and there is no masked array where nobody has loaded it.
+    if "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):
         raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; {instead}")
 
 

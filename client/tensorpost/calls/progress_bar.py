@@ -17,6 +17,8 @@ _RATE_AFTER = 0.5  # seconds until a rate and the time that is left are told
 class ProgressBar:
     """Writes one line that shows how far a call has come, and draws it anew at most ten times a second.
 
+    Where standard error is neither a terminal nor a notebook's, only the last line of each call is written.
+
     It may be used for one call after another. A line ends when its answer is complete; after an error it stays as it
     was.
 
@@ -49,12 +51,15 @@ class ProgressBar:
             complete = progress.total is not None and progress.done >= progress.total
         else:
             complete = progress.to_receive is not None and progress.received >= progress.to_receive
-        if complete or now - self._drawn >= _PAUSE:
+        file = sys.stderr if self._file is None else self._file
+        # Into a pipe or a log only the last line; a notebook's standard error is no terminal, and draws lines anew.
+        is_drawn = self._file is not None or file.isatty() or "ipykernel" in sys.modules
+        if complete or (is_drawn and now - self._drawn >= _PAUSE):
             self._drawn = now
             seconds = now - self._begin
             line = _map_line(progress, seconds) if is_map else _call_line(progress, done, seconds)
-            file = sys.stderr if self._file is None else self._file
-            file.write(f"\r{line:<78}{chr(10) if complete else ''}")
+            file.write(f"\r{line:<78}" if is_drawn else line)
+            file.write("\n" if complete else "")
             file.flush()
         if complete:
             self._begin = None

@@ -121,6 +121,14 @@ class Validation:
     output_bytes: int
     document: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        kind = "graph" if self.operator is None else self.operator.name
+        level, lowest = self.feature_level, self.lowest_feature_level
+        levels = f"feature level {level}" + ("" if lowest is None else f", lowest {lowest}")
+        return (
+            f"<Validation of {kind}: valid, {levels}, {self.input_bytes:,} bytes in, {self.output_bytes:,} bytes out>"
+        )
+
     @classmethod
     def from_document(cls, said: Any, request_id: str | None) -> Validation:
         """Read the answer to a validation.

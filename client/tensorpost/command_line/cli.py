@@ -13,13 +13,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__
-from .. import descriptors as dml
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ..values.problems import TensorpostError, nearest
-from .bench_command import measured
 from .command_options import (
     AsJson,
+    CaCert,
+    Cert,
     KeyFile,
     Silence,
     Uds,
@@ -57,6 +56,8 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click; a name that is not a command gets a hint: a command, or the operator of that name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            from .. import descriptors as dml  # NumPy takes long to load, and --help needs none of it
+
             operator = (dml.operator_meant(args[0]) or "").lower()
             command = operator if operator in self.commands else nearest(args[0], self.commands)
             guess = command or (operator and f"run {operator}")
@@ -94,6 +95,8 @@ app.add_typer(model)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from .. import __version__  # read from the installed package's metadata
+
         typer.echo(f"tensorpost {__version__}")
         raise typer.Exit
 
@@ -186,11 +189,13 @@ def devices(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """List a server's devices, what is in use on them, and why some cannot be used."""
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         answer = client.devices()
     if as_json:
         print_json(answer)
@@ -250,11 +255,13 @@ def healthcheck(
     *,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for an answer.")] = 2.0,
 ) -> None:
     """Exit with status 0 if the server takes requests and 1 if not, saying nothing. For containers."""
     patience = Timeout(connect=timeout, read=timeout, write=timeout, pool=timeout)
-    with client_of(url, uds, patience, retries=0) as client:
+    with client_of(url, uds, patience, retries=0, cacert=cacert, cert=cert) as client:
         if not client.ready():
             raise typer.Exit(1)
 
@@ -266,12 +273,16 @@ def bench(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     seconds: Annotated[float, typer.Option(min=0, max=60, help="Seconds for each of four sizes.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure the total time and the server time of calls, by size."""
-    with client_of(server or url, uds, timeout, api_key=api_key_file) as client:
+    from .bench_command import measured
+
+    with client_of(server or url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         rows = list(measured(client, seconds))
     if as_json:
         print_json(rows)

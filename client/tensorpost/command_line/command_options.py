@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..calls.resampling import Antialias, ResamplingMode, mode_of, simplest_ratio
-from ..client import Client
-from ..descriptors.feature_levels import FeatureLevel
 from ..network.options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
-from ..transport.api_key import find_api_key
 from ..values.problems import InvalidParameter
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    import ssl
+
+    from ..calls.resampling import Antialias, ResamplingMode
+    from ..client import Client
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -30,6 +32,18 @@ KeyFile = Annotated[
         metavar="PATH",
         help="File with the API key, mode 0600.  [default: variables TENSORPOST_API_KEY, TENSORPOST_API_KEY_FILE]",
     ),
+]
+CaCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--cacert",
+        metavar="PATH",
+        help="PEM file with the certificate of the issuer that https trusts.  [default: the usual issuers]",
+    ),
+]
+Cert = Annotated[
+    Path | None,
+    typer.Option("--cert", metavar="PATH", help="PEM file with a client certificate and its private key, for https."),
 ]
 Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds of silence after which to give up.")]
 BackendOption = Annotated[
@@ -59,7 +73,17 @@ Attributes = Annotated[
 
 
 def _check_level(level: str | None) -> str | None:
-    return None if level is None else str(usage("--level", FeatureLevel.parse, level))
+    if level is None:
+        return None
+    from ..descriptors.feature_levels import FeatureLevel
+
+    return str(usage("--level", FeatureLevel.parse, level))
+
+
+def _levels() -> list[str]:
+    from ..descriptors.feature_levels import FeatureLevel
+
+    return [str(level) for level in FeatureLevel]
 
 
 Level = Annotated[
@@ -67,7 +91,7 @@ Level = Annotated[
     typer.Option(
         help="DirectML feature level that must support it, as in 2_1.",
         callback=_check_level,
-        autocompletion=lambda: [str(level) for level in FeatureLevel],
+        autocompletion=_levels,
     ),
 ]
 
@@ -79,12 +103,49 @@ def client_of(
     *,
     retries: int = DEFAULT_RETRIES,
     api_key: Path | None = None,
+    cacert: Path | None = None,
+    cert: Path | None = None,
 ) -> Client:
+    """A client as the options of a command say."""
+    from ..client import Client
+    from ..transport.api_key import find_api_key
+
     socket = None if uds is None else str(uds)
     key = find_api_key(api_key, url)  # here, because what is wrong with it is not wrong with --url
+    tls = True if cacert is None and cert is None else _tls_of(url, cacert, cert)
     return usage(
-        "--url", lambda address: Client(address, uds=socket, timeout=timeout, retries=retries, api_key=key), url
+        "--url",
+        lambda address: Client(address, uds=socket, timeout=timeout, retries=retries, api_key=key, tls=tls),
+        url,
     )
+
+
+def _tls_of(url: str, cacert: Path | None, cert: Path | None) -> ssl.SSLContext:
+    """How https is verified, with the files of `--cacert` and `--cert`."""
+    import ssl
+
+    from ..network.connection import tls_context
+
+    if not url.lower().startswith(("https://", "dns+https://")):
+        option = "--cacert" if cert is None else "--cert"
+        raise typer.BadParameter(f"{url[:100]} is not an https URL; certificates are for https only", param_hint=option)
+    context = tls_context(tls=True)
+    for option, path in (("--cacert", cacert), ("--cert", cert)):
+        if path is None:
+            continue
+        try:
+            if option == "--cacert":  # instead of the usual issuers, as curl has it
+                context = ssl.create_default_context(cafile=path)
+            else:
+                context.load_cert_chain(path)
+        except ssl.SSLError as error:
+            needs = "a certificate" if option == "--cacert" else "a certificate with its private key"
+            raise typer.BadParameter(
+                f"{path} holds no PEM of {needs} ({error.reason or 'no PEM'})", param_hint=option
+            ) from None
+        except OSError as error:
+            raise typer.BadParameter(f"{path} cannot be read: {error.strerror}", param_hint=option) from None
+    return context
 
 
 def usage(option: str, read: Callable[[S], T], text: S) -> T:
@@ -122,6 +183,8 @@ def filter_of(options: tuple[bool, bool], level: str | None) -> Antialias:
 
 
 def mode_named(name: str, *, antialias: Antialias) -> ResamplingMode:
+    from ..calls.resampling import mode_of
+
     if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
             f"resample has no {name}; ONNX Resize has: "
@@ -158,6 +221,8 @@ def axes_of(text: str) -> tuple[int, ...]:
 
 
 def factors_of(text: str) -> tuple[float, ...]:
+    from ..calls.resampling import simplest_ratio
+
     try:
         factors = tuple(float(part) for part in text.split(","))
     except ValueError:

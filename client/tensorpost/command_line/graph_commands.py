@@ -5,20 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from numpy.typing import NDArray
 
-from ..bodies.images import encode_image
-from ..bodies.npy import encode_npy_head
-from ..client import Client
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
 from ..values.problems import InvalidParameter
-from .command_options import BackendOption, DeviceOption, KeyFile, Level, Quiet, Silence, Uds, Url, client_of
-from .files import ZARR, Source, check_destination, check_picture, destination, format_of, read_array, write_blocks
+from .command_options import (
+    BackendOption,
+    CaCert,
+    Cert,
+    DeviceOption,
+    KeyFile,
+    Level,
+    Quiet,
+    Silence,
+    Uds,
+    Url,
+    client_of,
+)
 from .terminal import print_table, progress_bar, size_text
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from numpy.typing import NDArray
+
+    from ..client import Client
+    from ..values.graph import Graph, Ref
+    from .files import Source
 
 graph = typer.Typer(
     name="graph", help="Run, check, show or translate a graph: several operators in one request.", no_args_is_help=True
@@ -48,6 +61,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
@@ -56,11 +71,12 @@ def run(
 ) -> None:
     """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
     from ..calls.graph_calls import graph_document  # operators load when they are named
+    from .files import read_array
 
     graph_of = graph_document(document)
     arrays = {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")}
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         run_to_files(client, graph_of, arrays, dict(named_files(output, "small=small.png")), options, quiet=quiet)
 
 
@@ -81,7 +97,10 @@ def run_to_files(
     Raises:
         InvalidParameter: an output has no file, or a file no output; or it cannot hold the output.
     """
+    from ..bodies.images import encode_image
+    from ..bodies.npy import encode_npy_head
     from ..calls.graph_calls import graph_request  # operators load when they are named
+    from .files import ZARR, check_destination, check_picture, destination, format_of, write_blocks
 
     template = graph_request(graph_of, arrays).template
     slots = {slot.name: slot for slot in template.outputs}
@@ -135,7 +154,8 @@ def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None
 
 
 def show_graph(read: Graph, output: str | None) -> None:
-    """Print what each node reads and makes, or write a picture of it."""
+    """Print what each node of a graph reads and makes, or write a picture of it."""
+    from .files import destination
     from .graph_picture import shape_text, svg_of  # operators load when they are named
 
     if output is not None:
@@ -173,6 +193,7 @@ def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
 def _read(document: str, inputs: Sequence[str] | None) -> Graph:
     """The graph for the files of its inputs, or for the sizes that it declares."""
     from ..calls.graph_calls import graph_document, read_for  # operators load when they are named
+    from .files import read_array
 
     graph_of = graph_document(document)
     if not inputs:
@@ -184,6 +205,8 @@ def _read(document: str, inputs: Sequence[str] | None) -> Graph:
 
 
 def _ref_text(graph_of: Graph, names: Sequence[str], ref: Ref) -> str:
+    from ..values.graph import GraphConstant, GraphInput, NodeOutput
+
     match ref:
         case GraphInput(index):
             return graph_of.inputs[index].name
@@ -199,6 +222,8 @@ def _write_json(value: Mapping[str, Any], output: str | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
+    from .files import destination
+
     with destination(output) as file:
         file.write(text.encode())
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.graph import Graph
 from ..values.problems import InvalidParameter
 from .command_options import (
     BackendOption,
+    CaCert,
+    Cert,
     DeviceOption,
     KeyFile,
     Quiet,
@@ -22,9 +23,11 @@ from .command_options import (
     counts_of,
     usage,
 )
-from .files import read_array
 from .graph_commands import TextFile, named_files, print_nodes, run_to_files, show_graph
 from .terminal import print_table
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from ..values.graph import Graph
 
 model = typer.Typer(name="model", help="Run, check or show an ONNX model.", no_args_is_help=True)
 
@@ -49,6 +52,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
@@ -56,12 +61,13 @@ def run(
 ) -> None:
     """Run a model with inputs from files, and write the outputs that are named."""
     from ..calls.model_calls import model_call  # operators load when they are named
+    from .files import read_array
 
     targets = dict(named_files(output, "y=y.npy"))
     arrays = {name: read_array(path).array for name, path in named_files(inputs, "x=x.npy")}
     document, sent = model_call(file, arrays, [*targets])
     options: dict[str, Any] = {"backend": backend, "device": device}
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         run_to_files(client, document, sent, targets, options, quiet=quiet)
 
 

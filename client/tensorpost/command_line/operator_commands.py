@@ -8,29 +8,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from .. import descriptors as dml
-from ..bodies.frame import encode_npy_head
-from ..bodies.images import encode_image
-from ..bodies.strict_json import read_json
-from ..calls.caller_arrays import tile_call
-from ..calls.resampling import DML_TYPES, ResamplingMode, resampling
-from ..client import Client
-from ..descriptors.feature_levels import NEWEST, FeatureLevel
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..onnx import OnnxNode
-from ..values.operation import Operation
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
-from .command_messages import option_words, picture_notes
 from .command_options import (
     AsJson,
     Attributes,
     BackendOption,
+    CaCert,
+    Cert,
     DeviceOption,
     InputFile,
     KeyFile,
@@ -49,18 +38,16 @@ from .command_options import (
     size_of,
     usage,
 )
-from .files import (
-    ZARR,
-    check_destination,
-    check_picture,
-    destination,
-    format_of,
-    read_array,
-    standard_input,
-    write_blocks,
-)
-from .run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
 from .terminal import keeping, place_of, print_json, progress_bar
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from numpy.typing import NDArray
+
+    from .. import descriptors as dml
+    from ..client import Client
+    from ..descriptors.feature_levels import FeatureLevel
+    from ..onnx import OnnxNode
+    from ..values.operation import Operation
 
 _TILE_WORDS = {
     "repeats": "--repeats",
@@ -85,8 +72,11 @@ class _Computation:
     level: str | None
 
 
-def _output_format(output: str) -> str | None:
-    wanted = usage("--output", format_of, output)
+def _output_format(output: str, *, raw: bool = False) -> str | None:
+    """The format of an output; `bin` only where `raw` outputs can be."""
+    from .files import check_destination, format_of
+
+    wanted = "bin" if raw and output.lower().endswith(".bin") else usage("--output", format_of, output)
     check_destination(output)
     if output == "-" and sys.stdout.isatty():
         raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
@@ -95,6 +85,10 @@ def _output_format(output: str) -> str | None:
 
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
+    from ..bodies.frame import encode_npy_head
+    from ..bodies.images import encode_image
+    from .files import ZARR, check_picture, destination, write_blocks
+
     (slot,) = computation.operation.outputs
     if out_format not in ("npy", ZARR):
         check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
@@ -137,6 +131,8 @@ def tile(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -144,9 +140,13 @@ def tile(
     quiet: Quiet = False,
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    from ..calls.caller_arrays import tile_call
+    from .command_messages import option_words, picture_notes
+    from .files import read_array
+
     wanted = _output_format(output)
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
     advice = "--repeats 2,3 lays 2 copies down and 3 across"
     with client, picture_notes([(source, read)], advice):
@@ -158,7 +158,7 @@ def tile(
                 f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and "
                 f"columns write --repeats {count},{count}"
             )
-        if read.array.dtype == np.complex128:
+        if read.array.dtype.name == "complex128":
             raise InvalidParameter("tile takes no complex128; save the array as complex64, or its two parts as float64")
         with option_words(_TILE_WORDS):
             call = tile_call(read.array, copies, directml=level is not None)
@@ -199,6 +199,8 @@ def resample(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -206,6 +208,10 @@ def resample(
     quiet: Quiet = False,
 ) -> None:
     """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or as --antialias says), pixel centres aligned."""
+    from ..calls.resampling import DML_TYPES, resampling
+    from .command_messages import option_words, picture_notes
+    from .files import read_array
+
     wanted = _output_format(output)
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
@@ -213,8 +219,8 @@ def resample(
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
     filtered = usage("--antialias", functools.partial(filter_of, level=level), (antialias, antialias_directml))
-    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=filtered), mode)
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    kind = usage("--mode", functools.partial(mode_named, antialias=filtered), mode)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
     if filtered is not True and read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
@@ -266,11 +272,22 @@ def run(
     settings: Attributes = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="npy file, one for each output, or .bin for all its bytes as DirectML lays them out; - for standard "
+            "output.",
+        ),
     ] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Write outputs with strides as npy all the same: their elements alone.")
+    ] = False,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
@@ -278,9 +295,18 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run any operator on npy files or pictures. Outputs of any size are streamed to npy or Zarr."""
+    from .command_messages import picture_notes
+    from .run_command import InputFiles, attributes_of, compute_outputs, described, described_operator
+
+    if file.endswith(".onnx"):
+        raise typer.BadParameter(
+            f"{file[:100]} is a model, not an operator; run it with: "
+            f"tensorpost model run {file[:100]} x=x.npy -o y=y.npy",
+            param_hint="OPERATOR",
+        )
     outputs = output or ["-"]
-    formats = [_output_format(path) for path in outputs]
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    formats = [_output_format(path, raw=True) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
     document_file = file == "-" or file.endswith(".json")
     if document_file:
@@ -294,7 +320,7 @@ def run(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed)
 
 
 def onnx(
@@ -316,15 +342,20 @@ def onnx(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     backend: BackendOption = None,
     device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
     """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    from .command_messages import picture_notes
+    from .run_command import InputFiles, attributes_of, compute_outputs, described_node
+
     outputs = output or ["-"]
     formats = [_output_format(path) for path in outputs]
-    client = client_of(url, uds, timeout, api_key=api_key_file)
+    client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
     files = InputFiles.read(inputs or ())
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
@@ -336,15 +367,23 @@ def onnx(
 def validate(
     file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
     *,
-    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
+    from ..descriptors.feature_levels import FeatureLevel
+
     wanted = usage("--level", FeatureLevel.parse, level)
-    client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
+    client = (
+        None
+        if url is None and uds is None
+        else client_of(url or DEFAULT_URL, uds, api_key=api_key_file, cacert=cacert, cert=cert)
+    )
     document = _read_document(file)
     if _has(document, "nodes"):
         raise InvalidParameter(f"{file} is a graph; check it with: tensorpost graph check {file}")
@@ -368,6 +407,9 @@ def validate(
 
 
 def _read_document(file: str) -> Any:
+    from ..bodies.strict_json import read_json
+    from .files import standard_input
+
     try:
         return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     except InvalidJson as error:
@@ -387,7 +429,11 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
         InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
             document's root.
     """
+    from .. import descriptors as dml
+
     if _has(document, "op_type"):
+        from ..onnx import OnnxNode
+
         return OnnxNode.from_json(document)
     desc = dml.parse_operator(document, complete=True)
     try:
@@ -402,6 +448,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
 
 def _judged(operation: dml.OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
     """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    from .. import descriptors as dml
     from ..onnx import lower  # with all of the descriptors that it makes
 
     if isinstance(operation, dml.OperatorDesc):

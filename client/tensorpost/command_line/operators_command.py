@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import descriptors as dml
 from .command_options import AsJson
 from .terminal import print_json, print_table
 
@@ -35,6 +34,8 @@ def operators(
 
 
 def _directml_operators(word: str, *, as_json: bool) -> None:
+    from .. import descriptors as dml  # NumPy takes long to load, and --help needs none of it
+
     wanted = word.lower().removeprefix("dml_operator_")
     if wanted.upper() in dml.operator_names():
         from ..reference.operator_page import operator_page

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ..bodies.npy import encode_npy_head
-from ..calls.progress_bar import ProgressBar
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.datatypes import data_type
 from ..values.problems import InvalidParameter
 from .command_options import (
     BackendOption,
+    CaCert,
+    Cert,
     DeviceOption,
     KeyFile,
     OutputFile,
@@ -25,7 +24,6 @@ from .command_options import (
     size_of,
     usage,
 )
-from .files import check_destination, destination, write_blocks
 
 _SIDES = "224; rows and columns, as in 224,320; or width x height, as in 320x224"
 
@@ -61,18 +59,25 @@ def preprocess(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Make photographs ready for a model: resized with a filter, scaled, in one npy file."""
+    from ..bodies.npy import encode_npy_head  # NumPy takes long to load, and --help needs none of it
+    from ..calls.progress_bar import ProgressBar
+    from ..values.datatypes import data_type
+    from .files import check_destination, destination, write_blocks
+
     if output.lower().endswith(".zarr"):
         raise InvalidParameter("preprocess writes an npy file; end -o in .npy")
     check_destination(output)
     sides = usage("--size", lambda text: size_of(text, _SIDES), size)
     part = None if crop is None else usage("--crop", lambda text: size_of(text, _SIDES), crop)
-    bar = None if quiet or not Console(stderr=True).is_terminal else ProgressBar()
+    bar = None if quiet or not sys.stderr.isatty() else ProgressBar()
     options: dict[str, Any] = {
         "size": sides[0] if len(sides) == 1 else sides,
         "crop": part[0] if part is not None and len(part) == 1 else part,
@@ -85,7 +90,7 @@ def preprocess(
         "device": device,
         "progress": bar,
     }
-    with client_of(url, uds, timeout, api_key=api_key_file) as client:
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         batch = client.preprocess(files, **options)
     with destination(output) as file:
         head = encode_npy_head(data_type(batch.dtype), batch.shape)

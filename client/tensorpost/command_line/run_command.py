@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -20,7 +20,7 @@ from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from ..onnx.schemas import schema_of
 from ..values.datatypes import data_type
-from ..values.operation import Operation
+from ..values.operation import Operation, Slot
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .command_messages import node_words, setting_words
 from .files import ZARR, Source, check_picture, destination, read_arrays, write_blocks
@@ -264,8 +264,9 @@ def described_node(
 def compute_outputs(
     client: Client, operation: Operation, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
     formats: Sequence[str | None], options: Mapping[str, Any], *, quiet: bool,
+    packed: bool = False,
 ) -> None:  # fmt: skip
-    """Run an operation and write its outputs: npy is streamed, one picture is written whole.
+    """Run an operation and write its outputs: npy and bytes are streamed, one picture is written whole.
 
     Raises:
         InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
@@ -276,12 +277,13 @@ def compute_outputs(
         with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress, keeping(outputs[0]):
             client.write_zarr(operation, arrays, outputs[0], progress=progress, **options)
         return
-    picture = next((file_format for file_format in formats if file_format not in (None, "npy")), None)
+    picture = next((file_format for file_format in formats if file_format not in (None, "npy", "bin")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
         raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
     with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress:
         if picture is None:
-            write_outputs(operation, client.stream(operation, arrays, progress=progress, **options), outputs)
+            blocks = client.stream(operation, arrays, progress=progress, **options)
+            write_outputs(operation, blocks, outputs, formats, packed=packed)
             return
         (slot,) = operation.outputs
         shape = (
@@ -293,13 +295,17 @@ def compute_outputs(
             file.write(content)
 
 
-def write_outputs(operation: Operation, blocks: Iterator[Any], outputs: Sequence[str]) -> None:
-    """Write each output of a stream as npy; a file appears under its name when it is complete.
+def write_outputs(
+    operation: Operation, blocks: Iterator[Any], outputs: Sequence[str], formats: Sequence[str | None], *, packed: bool
+) -> None:
+    """Write each output of a stream as npy or as its bytes; a file appears under its name when it is complete.
 
     Args:
         operation: what is computed.
         blocks: memoryviews of the only output, or a `TensorBlock` for each block of several.
         outputs: paths, one for each output; `-` for standard output.
+        formats: format of each path; `bin` is the bytes of the output as it is laid out, gaps included.
+        packed: write the elements of an output with strides as npy; it is held in memory meanwhile.
 
     Raises:
         InvalidParameter: there are more or fewer paths than outputs, or an output is not packed.
@@ -310,17 +316,28 @@ def write_outputs(operation: Operation, blocks: Iterator[Any], outputs: Sequence
         raise InvalidParameter(
             f"{operation.name} has {counted(len(slots), 'output')} ({names}): name each with -o, in this order"
         )
-    for slot in slots:
-        if not slot.layout.packed:
-            raise InvalidParameter(f"npy holds packed tensors only, and {slot.name} has strides or padding")
-    heads = [encode_npy_head(slot.layout.data_type, slot.layout.sizes) for slot in slots]
+    for slot, file_format in zip(slots, formats, strict=True):
+        if file_format != "bin" and not slot.layout.packed and not packed:
+            raise InvalidParameter(
+                f"npy holds packed tensors only, and {slot.name} has strides or padding; add --packed to write its "
+                "elements alone, or end -o in .bin to write all of its bytes"
+            )
     if len(slots) == 1:
-        with destination(outputs[0]) as file:
-            write_blocks(file, heads[0], blocks)
+        _write_output(slots[0], formats[0], outputs[0], blocks)
         return
-    for (_, group), head, path in zip(groupby(blocks, lambda block: block.output), heads, outputs, strict=True):
-        with destination(path) as file:
-            write_blocks(file, head, (block.data for block in group))
+    groups = groupby(blocks, lambda block: block.output)
+    for (_, group), slot, file_format, path in zip(groups, slots, formats, outputs, strict=True):
+        _write_output(slot, file_format, path, (block.data for block in group))
+
+
+def _write_output(slot: Slot, file_format: str | None, path: str, blocks: Iterable[memoryview]) -> None:
+    layout = slot.layout
+    head = b"" if file_format == "bin" else encode_npy_head(layout.data_type, layout.sizes)
+    with destination(path) as file:
+        if head and not layout.packed:
+            elements = np.ascontiguousarray(layout.view(b"".join(blocks)))
+            blocks = [elements.reshape(-1).view(np.uint8).data]
+        write_blocks(file, head, blocks)
 
 
 def total_bytes(operation: Operation, arrays: Arrays) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from types import ModuleType
 
 from ..values.extras import install_command
@@ -15,6 +16,9 @@ def server_commands() -> ModuleType:
         ModuleNotFoundError: the server, or a package that it needs, is not installed; the message names the extra.
     """
     try:
+        for package in ("fastapi", "uvicorn"):  # which the module imports where a command needs them
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         return importlib.import_module("tensorpost_server.commands")
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]

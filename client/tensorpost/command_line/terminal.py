@@ -6,35 +6,64 @@ Results go to standard output, everything said about them to standard error.
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
-import rich.progress
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from ..calls.zarr_store import part_of
-from ..transport.http1 import PIECE_BYTES
-from ..transport.progress import Progress
 from ..values.problems import TensorpostError, Violation
 
-_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+if TYPE_CHECKING:  # for annotations only: it takes long to load
+    from ..transport.progress import Progress
+
 _NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
 _LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no terminal folds it
 
 
 @contextmanager
 def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
-    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
+    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long.
+
+    Interrupted by Ctrl+C, it says how far the call came. None instead of the function where the work is short.
+    """
+    from ..transport.http1 import PIECE_BYTES
+
+    last: Progress | None = None
+    is_long = total >= 16 * PIECE_BYTES  # a bar for less would be gone before it is seen
+    with _bar(total) if is_long and not quiet and sys.stderr.isatty() else nullcontext() as draw:
+
+        def see(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            if draw is not None:
+                draw(progress)
+
+        try:
+            yield see if is_long else None
+        except KeyboardInterrupt:
+            typer.echo(_interrupted(last), err=True)
+            raise
+
+
+def _interrupted(last: Progress | None) -> str:
+    """How far a call had come."""
+    if last is None:
+        return "interrupted before an answer came; no incomplete file is kept"
+    whole = "" if last.to_receive is None else f" of {size_text(last.to_receive)}"
+    sent, received = f"{size_text(last.sent)} of {size_text(last.to_send)}", f"{size_text(last.received)}{whole}"
+    return f"interrupted: {sent} sent, {received} received; no incomplete file is kept"
+
+
+@contextmanager
+def _bar(total: int) -> Generator[Callable[[Progress], None]]:
+    import rich.progress  # it takes long to load, as long as the call of a small tensor
+    from rich.console import Console
+
     console = Console(stderr=True)
-    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
-        yield None
-        return
     columns = (
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -61,6 +90,8 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
 @contextmanager
 def keeping(path: str) -> Generator[None]:
     """Write a Zarr array in this block; if that ends early, say what is kept."""
+    from ..calls.zarr_store import part_of
+
     try:
         yield
     finally:
@@ -88,8 +119,13 @@ def show_error(error: TensorpostError) -> None:
     lines += getattr(error, "__notes__", ())
     if error.request_id:
         lines.append(f"request id: {error.request_id}")
+    detail = error.detail
+    if "certificate" in error.extra:
+        from ..network.connection import TRUST_ADVICE
+
+        detail = detail.replace(TRUST_ADVICE, "if it should be, name the certificate of its issuer: --cacert FILE")
     # With violations the detail repeats the first one.
-    show_block(error.title if error.violations else error.detail, lines)
+    show_block(error.title if error.violations else detail, lines)
 
 
 def show_block(headline: str, lines: Sequence[str]) -> None:
@@ -106,6 +142,10 @@ def print_json(value: Any) -> None:
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on standard output."""
+    from rich.console import Console  # it takes long to load, and --help needs none of it
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(markup=False, highlight=False)
     if not console.file.isatty():
         console.width = _NEVER_WRAPPED  # for other programs, and for logs: every word whole

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https
 _CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
 _TLS_AWAITED = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 
+TRUST_ADVICE = "if it should be, pass tls=ssl.create_default_context(cafile=...) with the certificate of its issuer"
+"""What a program does about a certificate that is not trusted; the command line says it in its own words."""
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, by its version."""
 
@@ -130,12 +132,11 @@ def connect_failed(deadline: Deadline, error: Exception) -> ConnectFailed:
     while cause is not None:
         if why := getattr(cause, "verify_message", None):  # ssl.SSLCertVerificationError
             return ConnectFailed(
-                f"the certificate of {origin} is not trusted: {why}; if it should be, pass "
-                "tls=ssl.create_default_context(cafile=...) with the certificate of its issuer",
+                f"the certificate of {origin} is not trusted: {why}; {TRUST_ADVICE}",
                 extra={"certificate": why},
             )
         if getattr(cause, "reason", None) in _NO_TLS:  # ssl.SSLError
-            return ConnectFailed(f"{origin} answered without TLS ({cause}); if it serves plain HTTP, write http://")
+            return ConnectFailed(f"{origin} answered without TLS ({cause}): it serves plain HTTP; write http://")
         cause = cause.__cause__ or cause.__context__
     said = str(error) or "no answer in time"
     return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")

@@ -14,6 +14,7 @@ from ..values.problems import InvalidParameter
 KEY_VARIABLE, KEY_FILE_VARIABLE = "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE"
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 _MOST_FILE_BYTES = 4096
+_PATH_STARTS, _PATH_ENDS = ("/", "./", "../", "~/"), (".key", ".pem", ".txt", ".json")
 
 
 def find_api_key(api_key: object, base_url: str) -> str | None:
@@ -35,11 +36,13 @@ def find_api_key(api_key: object, base_url: str) -> str | None:
     if api_key is not None:
         if not isinstance(api_key, str):
             raise InvalidParameter(f"api_key is of type {type(api_key).__name__}; it must be a text, a Path or None")
+        _refuse_path(api_key, "api_key", "pass a pathlib.Path of it instead of a text")
         return _checked(api_key, "api_key") if api_key else None
     home = os.environ.get(URL_VARIABLE)
     if home and _origin(home) != _origin(base_url):
         return None
     if key := os.environ.get(KEY_VARIABLE):
+        _refuse_path(key, KEY_VARIABLE, f"set {KEY_FILE_VARIABLE} instead")
         return _checked(key, KEY_VARIABLE)
     file = os.environ.get(KEY_FILE_VARIABLE)
     return _read_file(Path(file)) if file else None
@@ -59,6 +62,12 @@ def _read_file(path: Path) -> str:
     except OSError as error:
         raise InvalidParameter(f"the file {path} with the API key cannot be read: {error.strerror}") from None
     return _checked(text.decode("latin-1").strip(), f"the file {path}")
+
+
+def _refuse_path(key: str, where: str, instead: str) -> None:
+    """Refuse a text that is the path of a file, or is written like one."""
+    if key.startswith(_PATH_STARTS) or key.lower().endswith(_PATH_ENDS):
+        raise InvalidParameter(f"{where} looks like the path of a file, and it must be the key; for a file {instead}")
 
 
 def _checked(key: str, where: str) -> str:

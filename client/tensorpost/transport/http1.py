@@ -98,6 +98,12 @@ def no_http(origin: Origin, why: str) -> ConnectionProblem:
     return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({why})")
 
 
+def no_answer(origin: Origin) -> ConnectionProblem:
+    """The error of a connection that was closed before a byte of an answer came."""
+    hint = "; if it serves https, write https://" if origin.scheme == "http" and origin.uds is None else ""
+    return ConnectionProblem(f"{origin} closed the connection without an answer{hint}")
+
+
 class HttpHead(NamedTuple):
     """The head of a response.
 

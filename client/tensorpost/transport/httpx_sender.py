@@ -15,7 +15,7 @@ from ..network.options import Limits
 from ..network.origin import Origin
 from ..network.runtime import Runtime, ThreadRuntime
 from ..values.problems import ConnectionProblem, InvalidParameter
-from .http1 import Request
+from .http1 import Request, no_answer
 from .response import Response
 
 
@@ -147,8 +147,8 @@ def as_problem(error: httpx.TransportError, deadline: Deadline) -> ConnectionPro
             return deadline.timed_out("pool" if isinstance(error, httpx.PoolTimeout) else phase)
         case httpx.RemoteProtocolError():
             said = str(error)
-            hung_up = "disconnected" in said
-            said = "closed the connection without an answer" if hung_up else f"speaks no HTTP/1.1 ({said})"
-            return ConnectionProblem(f"{deadline.origin} {said}")
+            if "disconnected" in said:
+                return no_answer(deadline.origin)
+            return ConnectionProblem(f"{deadline.origin} speaks no HTTP/1.1 ({said})")
         case _:
             return broken(deadline, phase, error)

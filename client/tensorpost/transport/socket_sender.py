@@ -202,8 +202,9 @@ class SocketResponse(Response):
         return line
 
     def _ended(self) -> ConnectionProblem:
-        missing = "before the end of its answer" if self.status else "without an answer"
-        return ConnectionProblem(f"{self._deadline.origin} closed the connection {missing}")
+        if not self.status:
+            return http1.no_answer(self._deadline.origin)
+        return ConnectionProblem(f"{self._deadline.origin} closed the connection before the end of its answer")
 
     async def close(self) -> None:
         if self._connection.is_inherited:

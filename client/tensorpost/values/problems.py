@@ -130,7 +130,8 @@ def json_path(path: Iterable[str | int]) -> str:
 def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The known word that is meant most likely, or None if none is near.
 
-    Of those of which it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of
+    Its plural (`scale`: scales); then of those of which it is a whole part the shortest, one that ends with it first
+    (`add`: ELEMENT_WISE_ADD); then of
     those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it; then
     the shortest of those with a part that looks like it (`cilp`: ELEMENT_WISE_CLIP).
 
@@ -141,11 +142,12 @@ def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | Non
     """
     by_upper = {k.upper(): k for k in known}
     upper = word[:100].upper()
+    plural = [k for k in by_upper if k == f"{upper}S"]
     whole = [k for k in by_upper if upper in k.split("_")]
     begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
     whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
     begun.sort(key=len)
-    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
+    matches = plural or whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
     if not matches and len(upper) > _FEWEST_LETTERS:
         parts = difflib.get_close_matches(
             upper, dict.fromkeys(part for k in by_upper for part in k.split("_")), n=1, cutoff=max(alike, _ALIKE_PARTS)

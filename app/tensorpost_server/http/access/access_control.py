@@ -356,7 +356,8 @@ def _key_in(fields: Mapping[bytes, bytes]) -> bytes:
     authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
     if authorization is None and key is None:
         raise Unauthenticated(
-            "this server wants an API key; send the header Authorization: Bearer KEY, or X-API-Key: KEY",
+            "this server requires an API key: over HTTP the header Authorization: Bearer KEY or X-API-Key: KEY, in the "
+            "SDK api_key=, on the command line --api-key-file FILE",
             extra={"www_authenticate": _CHALLENGE},
         )
     if authorization is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tensorpost.values.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter, counted
 
 MOST_FILE_BYTES = 1 << 20  # some 4,000 API keys, read in about 30 ms
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -112,7 +112,7 @@ class WatchedFile(Generic[Content]):
                 _log.error(said, self._kind, error.detail)
             return None
         self._state = state
-        _log.warning("the %s %s has changed: %d keys now", self._kind, self.path, len(keys))
+        _log.warning("the %s %s has changed: %s now", self._kind, self.path, counted(len(keys), "key"))
         return keys
 
     def _look(self) -> tuple[int, ...] | None:
