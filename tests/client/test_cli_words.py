@@ -102,7 +102,7 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
         (["run", "joim", "{x}"], 1, "JOIN"),
         (["run", "join", "{x}", "-s", "axes=3"], 1, "did you mean axis?"),
         (["run", "resample", "{x}", "-s", "scale=2"], 1, "did you mean scales?"),
-        (["run", "model.onnx", "{x}"], 2, "tensorpost graph run"),
+        (["run", "model.onnx", "{x}"], 2, "tensorpost model run model.onnx x=x.npy -o y=y.npy"),
         (["run", "join", "{x}", "-s", "axis"], 2, "write NAME=VALUE"),
         (["run", "join", "{x}", "-s", "axis=1", "-s", "axis=2"], 2, "set twice"),
         (["onnx", "Neg", "{x}", "{x}"], 1, "Neg takes 1 tensor (X), and there are 2"),

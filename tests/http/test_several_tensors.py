@@ -100,9 +100,9 @@ def test_a_tensor_at_an_odd_address_is_copied_first(app: AppClient):
 
 def test_npy_holds_one_input(app: AppClient):
     problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "tensor-mismatch")
-    assert "the operator takes a, b; send npz or a frame, which is a safetensors file" in problem["detail"]
+    assert "this body holds one tensor, and a, b are taken; several travel as npz, as a frame" in problem["detail"]
     problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "tensor-mismatch")
-    assert "the operator takes input_0, input_1, ...; send npz" in problem["detail"]
+    assert "and input_0, input_1, ... are taken; several travel as npz" in problem["detail"]
 
 
 def test_arrays_of_tensors_are_numbered(app: AppClient):
