@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .report import Cell, Figure, Run, Section, Table, verdicts
+from .report import Cell, Figure, Run, Section, Table
 
 NOISE = 1.01  # our time over theirs; less is a tie
 SOCKETS = "sockets, bare"  # of the section sdk
@@ -52,23 +52,6 @@ def losses(run: Run, gpu: Mapping[str, Any]) -> tuple[Table, Table]:
     columns = ("compared", "ahead of tensorpost", "in rows", "our time / theirs, worst", "worst row")
     programs, limits = (tuple(row for row in rows if (row[1] in LIMITS) == limit) for limit in (False, True))
     return Table("Other programs that are ahead", columns, programs), Table("Distance to the limits", columns, limits)
-
-
-def missed(run: Run, gpu: Mapping[str, Any]) -> Table:
-    """The targets that are not met everywhere, and those of kernels on a GPU row by row."""
-    found = verdicts(run.sections)
-    rows = [row for row in found.rows if not str(row[-1]).startswith("yes")]
-    for device, kernels in ((device, found["kernels"]) for device, found in gpu.items()):
-        for row in kernels["rows"]:
-            share: dict[str, float] = row["share"]
-            wanted = [("of the copy", row["target"], share["ours"])]
-            if "torch" in share:
-                wanted.append(("of torch's speed", row["ratio"], share["ours"] / share["torch"]))
-            for what, bound, value in wanted:
-                if bound is not None and value < bound:
-                    job = f"kernel {row['job']} {row['dtype']} on {device}, share {what}"
-                    rows.append((job, f">= {bound:g}", Figure(value), "no"))
-    return Table("Targets that are missed", found.columns, tuple(rows))
 
 
 def pairs(section: Section) -> Iterator[Pair]:

@@ -15,14 +15,15 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import plots
 from .__main__ import SECTIONS
 from .capacity import capacity
-from .losses import losses, missed
-from .report import Run, Section, Table, markdown, verdicts
+from .losses import losses
+from .report import Figure, Run, Section, Table, markdown
 from .servers import ROOT
 
 PAGES = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance-tables.md"
@@ -71,9 +72,8 @@ def filled(pages: Sequence[str], run: Run, gpu: dict[str, Any]) -> list[str]:
     """
     parts: dict[str, Callable[[], str]] = {
         **{name: lambda name=name: MISSING.format(name) for name in SECTIONS},
-        "losses": lambda: titled((*losses(run, gpu), missed(run, gpu))),
+        "losses": lambda: titled(losses(run, gpu)),
         "plots": lambda: plots.markdown(plots.plots(run)),
-        "targets": lambda: verdicts(run.sections).markdown(),
         "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
         "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **_common_parts(run),
@@ -114,7 +114,15 @@ def with_capacity(page: str, run: Run) -> str:
 
 def titled(tables: Iterable[Table]) -> str:
     """Each table under its title; a table without rows is left out."""
-    return "\n\n".join(f"**{table.title}**\n\n{table.markdown()}" for table in tables if table.rows)
+    return "\n\n".join(f"**{table.title}**\n\n{without_targets(table).markdown()}" for table in tables if table.rows)
+
+
+def without_targets(table: Table) -> Table:
+    """The table as users read it: figures without what we want them to be."""
+    rows = [
+        tuple([replace(cell, target=None) if isinstance(cell, Figure) else cell for cell in row]) for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
 
 
 def of_section(section: Section) -> str:
@@ -130,12 +138,9 @@ def of_gpu_kernels(found: dict[str, Any]) -> str:
     rows: list[list[str]] = []
     for row in found["rows"]:
         shares: dict[str, float] = row["share"]
-        wanted = "-" if row["target"] is None else f">= {row['target']}"
-        if row["ratio"] is not None:
-            wanted = f"{wanted}, {row['ratio']} x torch".removeprefix("-, ")
         cells = [f"{shares[name]:.2f}" if name in shares else "-" for name in ("ours", "torch", "cupy")]
-        rows.append([row["group"], row["job"], row["dtype"], f"{row['MiB']:.0f}", *cells, wanted])
-    head = ("", "job", "type", "MiB moved", "ours", "torch", "CuPy", "wanted")
+        rows.append([row["group"], row["job"], row["dtype"], f"{row['MiB']:.0f}", *cells])
+    head = ("", "job", "type", "MiB moved", "ours", "torch", "CuPy")
     copy = sorted(row["copy GB/s"] for row in found["rows"])[len(found["rows"]) // 2]
     overhead = markdown(("call", "us"), [[name, f"{value:.1f}"] for name, value in found["overhead"].items()])
     return (

@@ -251,23 +251,24 @@ class Settings(BaseSettings):
     max_requests: int = Field(default=256, ge=1)
     """Requests that may be in flight; one more is refused with 429 and Retry-After."""
     caller_share: float = Field(default=0.75, gt=0, le=1)
-    """Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may hold with more
-    than one request, of what the others left; then 429. So there is always room for another caller. Behind a proxy, all
-    callers without keys have one address, unless trusted_proxies names it."""
+    """Largest share of the free requests and memory (max_requests, memory_bytes) that one caller with several requests
+    may use, an API key's name or an address; beyond it, 429. So there is always room for another caller. Behind a
+    proxy, all callers without keys have one address, unless trusted_proxies names it."""
     slow_upload_seconds: float = Field(default=10, gt=0)
     """When there is no room for a request, the slowest body that has been arriving for so long, and would take as long
     again, is ended with 408 to make room, seconds."""
     max_connections: int = Field(default_factory=machine.connections, ge=1)
-    """Connections that may be open. One more closes the oldest idle one; if none is idle, it may ask for health only,
-    and gets 429 for anything else. Default: the limit of open files, less an eighth and at least 32."""
+    """Connections that may be open. At the limit, a new connection replaces the oldest idle one. If none is idle, it
+    may use only the health endpoints; other requests get 429. Default: the limit of open files, less an eighth and at least
+    32."""
     max_connections_per_address: int | None = Field(default=None, ge=1)
     """The same for the connections of one caller's address. Default: half of max_connections. Proxies that
     trusted_proxies names have no such limit."""
     trusted_proxies: str = ""
-    """Peers whose X-Forwarded-For is believed: addresses and networks in CIDR, separated by commas
+    """Peers whose X-Forwarded-For is trusted: addresses and networks in CIDR, separated by commas
     (10.0.0.0/8,127.0.0.1,::1), and unix for a Unix socket. The last address there that is not one of them is the
-    caller's, for logs, turns and caller_share. Their connections count in max_connections only. * believes every peer
-    one address, so whoever reaches the port can name any. Default: none."""
+    caller's, for logs, turns and caller_share. Their connections count in max_connections only. With *, the server
+    trusts the last forwarded address of every peer, so any caller can fake one. Default: none."""
     presets: Annotated[Mapping[str, Preset], NoDecode] = {}
     """Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), attributes,
     datatype and shape of the first input. A table in the TOML file, JSON in the variable."""
@@ -309,8 +310,8 @@ class Settings(BaseSettings):
     send_timeout_seconds: float = Field(default=60, gt=0)
     """Longest wait for a caller to take a part of the answer, seconds; then the connection is closed."""
     retry_after_seconds: int = Field(default=1, ge=0)
-    """What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too busy, they are told
-    to come back a hundred in each second, at most 30 seconds later."""
+    """What a caller refused with 429 or 503 is told to wait, seconds. If many callers are refused, their retry times
+    are spread over up to 30 seconds, about 100 in each second."""
     keep_alive_seconds: int = Field(default=75, ge=1)
     """How long an idle connection stays open, seconds. Above the usual proxies' 60."""
     shutdown_seconds: int = Field(default=30, ge=1)

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
-from benchmarks.losses import losses, missed
+from benchmarks.losses import losses
 from benchmarks.page import (
     DEPLOY,
     FIGURES,
@@ -14,6 +14,7 @@ from benchmarks.page import (
     INFERENCE_PAGE,
     PAGES,
     filled,
+    titled,
     with_capacity,
     with_inference,
 )
@@ -107,14 +108,9 @@ def test_losses_are_the_rows_behind_by_time_and_by_speed() -> None:
     assert cells(limits) == [["Bodies in", "TCP", "1 of 2", "2.50", "1 MiB"]]
 
 
-def test_targets_of_a_run_and_of_a_gpu_are_missed() -> None:
-    target = Target("speed", 2)
-    run = run_of("wire", "Bodies in", ("size", "x"), ("1 MiB", Figure(1.5, target=target)))
-    row = {"job": "j", "dtype": "uint8", "share": {"ours": 0.9, "torch": 0.6}, "target": 0.8, "ratio": 2}
-    assert cells(missed(run, {"G": {"kernels": {"rows": [row]}}})) == [
-        ["speed", ">= 2", "1.50", "no"],
-        ["kernel j uint8 on G, share of torch's speed", ">= 2", "1.50", "no"],
-    ]
+def test_pages_have_no_targets() -> None:
+    table = Table("t", ("row", "x"), (("1 MiB", Figure(1.5, target=Target("speed", 2))),))
+    assert titled([table]) == "**t**\n\n|   row |    x |\n| ----: | ---: |\n| 1 MiB | 1.50 |"
 
 
 def test_a_plot_has_both_axes_logarithmic_and_words_for_those_who_do_not_see_it() -> None:

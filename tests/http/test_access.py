@@ -216,7 +216,7 @@ def test_scopes(file: Path, anna: str) -> None:
     admin = commands.add_key(file, "prometheus", scopes=["admin"])
     with http_app(keys_file=file) as app:
         refused = app.post(TILE, BODY, {**NPY, **bearer(admin)})
-        assert "has not the scope run" in assert_problem(refused, 403, "forbidden")["detail"]
+        assert "lacks the scope 'run'" in assert_problem(refused, 403, "forbidden")["detail"]
         assert 'error="insufficient_scope", scope="run"' in refused.headers["www-authenticate"]
         for path in ("/metrics", "/metrics/"):
             assert_problem(app.get(path, headers=bearer(anna)), 403, "forbidden")

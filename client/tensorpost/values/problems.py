@@ -449,7 +449,7 @@ class NotAcceptable(InvalidRequest):
 
 
 class Unauthenticated(InvalidRequest):
-    """The server wants an API key, and there was none, or one that is not or no longer valid."""
+    """The request had no API key, or an invalid or expired one."""
 
     code = "unauthenticated"
     title = "A valid API key is required"

@@ -344,7 +344,7 @@ def _check(grant: _Grant, method: str, path: str, now: float) -> None:
     needed = _scope_of(method, path)
     if needed is not None and needed not in grant.key.scopes:
         raise Forbidden(
-            f"the key {grant.key.name} has not the scope {needed}, which {method} {path[:100]} wants",
+            f"key {grant.key.name!r} lacks the scope {needed!r}, which {method} {path[:100]} requires",
             extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
         )
     if seconds := grant.wait(now):
