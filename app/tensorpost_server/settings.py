@@ -259,8 +259,8 @@ class Settings(BaseSettings):
     again, is ended with 408 to make room, seconds."""
     max_connections: int = Field(default_factory=machine.connections, ge=1)
     """Connections that may be open. At the limit, a new connection replaces the oldest idle one. If none is idle, it
-    may use only the health endpoints; other requests get 429. Default: the limit of open files, less an eighth and at least
-    32."""
+    may use only the health endpoints; other requests get 429. Default: the limit of open files, less an eighth and
+    at least 32."""
     max_connections_per_address: int | None = Field(default=None, ge=1)
     """The same for the connections of one caller's address. Default: half of max_connections. Proxies that
     trusted_proxies names have no such limit."""
