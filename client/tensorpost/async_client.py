@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
-from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -188,8 +188,10 @@ class AsyncClient(NumpyCalls):
 
         See `Client.onnx`.
         """
-        node, arrays = onnx_node(op_type, inputs, opset, outputs, attributes)
-        return await self.run(node, arrays, out=out, backend=backend, device=device, progress=progress)
+        options = RequestOptions(backend, device, None, progress)
+        asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
+        result = await api.compute_onnx(self._transport, asked, out, options, self._regions)
+        return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     async def run(
         self,

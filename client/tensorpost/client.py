@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from .calls import api_calls as api
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
-from .calls.caller_arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -273,8 +273,10 @@ class Client(NumpyCalls):
             InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        node, arrays = onnx_node(op_type, inputs, opset, outputs, attributes)
-        return self.run(node, arrays, out=out, backend=backend, device=device, progress=progress)
+        options = RequestOptions(backend, device, None, progress)
+        asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
+        result = run_blocking(api.compute_onnx(self._transport, asked, out, options, self._regions))
+        return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     def run(
         self,

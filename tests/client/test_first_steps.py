@@ -171,7 +171,7 @@ TEXT: Any = "a"
         ("Add", (ONES, np.int64(1)), {}, "B is of int64, but the tensors before it are of float (float32)"),
         ("Cast", (ONES,), {"to": "x"}, "to is 'x'; it must be an ONNX type (float32, float16, "),
         ("Softmx", (ONES,), {}, "there is no ONNX operator 'Softmx' here; did you mean 'Softmax'?"),
-        ("Conv", (ONES, ONES), {}, "Conv, and it needs the extra 'onnx' where the call is made and on the server"),
+        ("Conv", (ONES, ONES), {}, "Conv, and it needs the extra 'onnx' on the server, and here unless"),
         ("MaxPool", (ONES,), {}, "DirectML's own MAX_POOLING, for run, needs no extra"),
     ],
 )

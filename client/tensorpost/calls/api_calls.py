@@ -19,14 +19,24 @@ from numpy.typing import NDArray
 from ..bodies.frame import MEDIA_TYPE
 from ..descriptors.feature_levels import FeatureLevel
 from ..onnx.node import OnnxNode
+from ..onnx.server_answers import PackageQuestion, SchemaQuestion, keep_answer, take_question
 from ..onnx.strings import StringTable, has_strings, numbers_node
 from ..transport.http1 import Request
 from ..transport.many_servers import ManyServers
 from ..transport.one_server import Transport
 from ..transport.progress import Progress
 from ..values.checks import shown, text, whole_number
+from ..values.datatypes import data_type
+from ..values.onnx_package import InferredModel, SchemaVersion
 from ..values.operation import Operation
-from ..values.problems import ConnectionProblem, InvalidParameter, Unavailable
+from ..values.problems import (
+    ConnectionProblem,
+    InvalidDescriptor,
+    InvalidParameter,
+    Unavailable,
+    UnknownOperator,
+    Violation,
+)
 from .array_like import as_array
 from .caller_arrays import (
     Inputs,
@@ -34,6 +44,7 @@ from .caller_arrays import (
     RequestTemplate,
     arrays_by_name,
     check_out,
+    onnx_node,
     output_memory,
     request_template,
     wire_inputs,
@@ -113,6 +124,61 @@ async def compute(
             transport, regions, model, template, document, memory, out, _query(template, options)
         )
     return await _received(transport, template, _request(template, inputs, options), out)
+
+
+class OnnxCall(NamedTuple):
+    """What `Client.onnx` was given of a node."""
+
+    op_type: str
+    inputs: Sequence[Any]
+    opset: int
+    outputs: int | None
+    attributes: Mapping[str, Any]
+
+
+async def compute_onnx(
+    transport: Transport | ManyServers, asked: OnnxCall, out: Outputs, options: RequestOptions,
+    regions: RegionPool | None = None,
+) -> Result[Any]:  # fmt: skip
+    """Run an ONNX operator. What only the package onnx knows of it, the server is asked where the package is missing.
+
+    Raises:
+        InvalidParameter, InvalidDescriptor, UnknownOperator: an argument is wrong, or the node breaks a rule.
+        TensorpostError: what the server refused, or `ConnectionProblem`s.
+    """
+    while True:
+        take_question()  # of an earlier call
+        try:
+            node, arrays = onnx_node(*asked)
+        except (UnknownOperator, ModuleNotFoundError):
+            question = take_question()
+            if question is None:
+                raise
+        else:
+            return await compute(transport, node, arrays, out, options, regions)
+        keep_answer(question, await _answered(transport, question))
+
+
+async def _answered(transport: Transport | ManyServers, question: PackageQuestion) -> SchemaVersion | InferredModel:
+    """Ask the server what the package onnx says."""
+    if isinstance(question, SchemaQuestion):
+        target = f"/v1/onnx/{quote(question.op_type, safe='')}?opset={question.opset}"
+        async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:
+            said = await response.json()
+        try:
+            return int(said["since_version"]), dict(said["signature"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise response.fault(f"the description of {question.op_type} cannot be understood ({error!r})") from error
+    body = memoryview(question.text.encode())
+    async with await transport.ask(Request("POST", "/v1/validate", _SEND_JSON, (body,))) as response:
+        said = await response.json()
+    try:
+        if not said["valid"]:
+            raise InvalidDescriptor.of([Violation.from_json(each) for each in said["violations"]])
+        made = [(each["name"], data_type(each["dtype"]).onnx_code, each["shape"]) for each in said["outputs"]]
+    except (KeyError, TypeError) as error:
+        raise response.fault(f"the answer to a validation cannot be understood ({error!r})") from error
+    return InferredModel("", b"", made)
 
 
 async def compute_graph(

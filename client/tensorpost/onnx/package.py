@@ -1,8 +1,9 @@
 """What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
 
 The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
-both, and is needed on the side of the caller too, who must know the outputs. `values/onnx_package.py` calls the
-package, in this process; a server has it called in a child process instead (`call_package_by`).
+both. The caller must know the outputs, too: by the package, or by what a server said (`server_answers.py`).
+`values/onnx_package.py` calls the package, in this process; a server has it called in a child process instead
+(`call_package_by`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..values.onnx_package import (
 )
 from .inference_context import InferenceContext, InferredOutputs
 from .parameters import ModelParameters
+from .server_answers import InferenceQuestion, SchemaQuestion, answer_of
 
 __all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
@@ -80,7 +82,10 @@ def since_version(op_type: str, opset: int) -> SchemaVersion | str:
     try:
         version = _calls.schema_version(op_type, opset)
     except ModuleNotFoundError:
-        raise KeyError(_how_to_install(op_type)) from None
+        is_known = op_type in _IN_DIRECTML or op_type in _NOT_IN_DIRECTML
+        version = answer_of(SchemaQuestion(op_type, opset)) if is_known else None
+        if version is None:
+            raise KeyError(_how_to_install(op_type)) from None
     if version is None:
         raise KeyError("")
     return version
@@ -90,14 +95,19 @@ def _how_to_install(op_type: str) -> str:
     if op_type not in _IN_DIRECTML and op_type not in _NOT_IN_DIRECTML:
         return ""
     hint = f"; DirectML's own {_IN_DIRECTML[op_type]}, for run, needs no extra" if op_type in _IN_DIRECTML else ""
-    needed = "it needs the extra 'onnx' where the call is made and on the server"
+    needed = "it needs the extra 'onnx' on the server, and here unless tp.onnx asks a server about it"
     return f"ONNX Runtime computes {op_type}, and {needed}: {install_command('onnx')}{hint}"
 
 
 def infer_by_package(context: InferenceContext) -> InferredOutputs:
     """Check a node and infer its outputs; its meaning is the model."""
-    schema = context.schema
-    inferred = _calls.infer_model(_node_document(context))
+    schema, node = context.schema, _node_document(context)
+    try:
+        inferred = _calls.infer_model(node)
+    except ModuleNotFoundError:
+        inferred = answer_of(InferenceQuestion.of(node))
+        if inferred is None:
+            raise
     if inferred.problem:
         context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
     shapes: list[tuple[int, ...]] = []

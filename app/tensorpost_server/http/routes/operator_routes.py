@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,9 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.graphs.graph_document import read_graph
-from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.onnx.package import since_version
+from tensorpost.onnx.schemas import is_own, schema_of
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
@@ -160,6 +163,20 @@ async def run_graph() -> Response:
 async def list_onnx_operators() -> JsonDocument:
     """Every version of every ONNX operator here: inputs, types and attributes with their defaults."""
     return JsonDocument({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
+
+
+@router.get("/v1/onnx/{op_type}", summary="Describe an ONNX operator", tags=["onnx"])
+async def describe_onnx_operator(op_type: str, opset: int = NEWEST_OPSET) -> JsonDocument:
+    """The version of an ONNX operator that an opset means: inputs, types, attributes with their defaults.
+
+    `signature` is what the package onnx says of an operator that ONNX Runtime computes.
+    """
+    schema = await asyncio.to_thread(schema_of, op_type, opset)  # which may ask another process
+    document = schema.to_json()
+    if not is_own(schema.op_type):
+        version = await asyncio.to_thread(since_version, op_type, opset)
+        document["signature"] = None if isinstance(version, str) else version[1]
+    return JsonDocument(document)
 
 
 _MODEL_OPENAPI = {
