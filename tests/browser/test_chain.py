@@ -368,7 +368,7 @@ def test_a_graph_written_by_hand_is_opened(server: str, browser: Any, tmp_path: 
         page.wait_for_selector("#verdict:has-text('This chain takes a tensor of h × w × 3')")
         assert titles(page) == []
         changed_by(page, lambda: page.click("#run"))
-        page.set_input_files("#file", tmp_path / "photo.npy")
+        changed_by(page, lambda: page.set_input_files("#file", tmp_path / "photo.npy"))
         page.wait_for_selector("#input .about:has-text('4 × 5 × 3')")
         changed_by(page, lambda: page.set_input_files("#chain-file", tmp_path / "pipeline.json"))
         assert titles(page) == ["1. Cast", "2. Sub", "3. Div", "4. Transpose"]

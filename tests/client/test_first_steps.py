@@ -205,7 +205,7 @@ def test_numbers_and_type_names_are_read_as_numpy_reads_them(url: str):
         (lambda url: Client(url).tile([10**30], 2), "x holds whole numbers that do not fit 64 bits"),
         (lambda url: Client(url).onnx("Relu", ONES, opset=TEXT), "opset is 'a'; Relu means different things at"),
         (lambda url: Client(f"{url}/v1"), "must be the server's address without /v1"),
-        (lambda url: Client(url.replace("http:", "https:")).tile(ONES, 2), "if it serves plain HTTP, write http://"),
+        (lambda url: Client(url.replace("http:", "https:")).tile(ONES, 2), "it serves plain HTTP; write http://"),
     ],
 )
 def test_other_mistakes_say_what_to_write(url: str, call: Callable[[str], Any], said: str):

@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said(server_url: str, tmp_path: Path) -> None:
             next(tp.map(graph, ["nothing.png"]))
         results = tp.map(graph, [photo, photo[0], photo])
         np.testing.assert_array_equal(next(results)["half"], half(photo[0]))
-        with pytest.raises(InvalidDescriptor, match="has 3 dimensions"):
+        with pytest.raises(InvalidDescriptor, match="3 dimensions as it was sent"):
             next(results)
 
 

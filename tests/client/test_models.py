@@ -25,7 +25,7 @@ from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorpostE
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(1)
-EXPORTED = Path(__file__).parents[1] / "vectors" / "onnx_models"
+EXPORTED = Path(__file__).parent / "onnx_models"
 LIGHT = Path(onnx.backend.test.__path__[0]) / "data" / "light"
 
 

@@ -324,8 +324,7 @@ def test_serve_writes_it_to_standard_error(level: str, choice: str, count: int):
         "                urllib.request.urlopen(self._address + '/v2/health/live').close()\n"
         "            self.should_exit = True\n"
         "        threading.Thread(target=ask).start()\n"
-        "import tensorpost_server.commands as commands\n"
-        "commands.Server = Server\n"
+        "serving.Server = Server\n"
         "serve(host='127.0.0.1', port=0, log_level=sys.argv[1])\n"
     )
     done = subprocess.run(

@@ -223,7 +223,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
         400, "tensor-mismatch", None, "the body has 'p', 'q'; an npz archive's arrays have these names",
     ),
     "npy to an operator of two inputs": (
-        "/v1/operators/element_wise_add", npy_bytes(X), NPY, 400, "tensor-mismatch", None, "takes a, b; send npz"
+        "/v1/operators/element_wise_add", npy_bytes(X), NPY, 400, "tensor-mismatch", None, "a, b are taken; several"
     ),
     "document and query": (Q, framed(R), FRAME, 400, "invalid-parameter", None, "remove repeats"),
     "tensor that is not what the document says": (
@@ -479,7 +479,7 @@ def test_a_refused_media_type_says_what_is_read(app: AppClient):
     assert_problem(answer, 415, "unsupported-media-type")
     pictures = {f"image/{kind}" for kind in ("png", "jpeg", "webp", "avif")}
     tensors = {f"application/{kind}" for kind in ("x-npy", "x-npz", "vnd.safetensors", "octet-stream", "json")}
-    assert pictures | tensors == {*answer.headers["accept"].replace(" ", "").split(",")}
+    assert pictures | tensors | {"multipart/form-data"} == {*answer.headers["accept"].replace(" ", "").split(",")}
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------
