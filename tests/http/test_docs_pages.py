@@ -98,7 +98,7 @@ def test_the_page_of_an_operator_has_its_fields(app: AppClient) -> None:
         ("/docs/routes/v1/nothing", "not-found"),
         ("/docs/routes/v1/operators/tile", "not-found"),
         ("/docs/schemas/v1/operators/gathre", "not-found"),
-        ("/docs/schemas/v1/onnx/{op_type}", "not-found"),
+        ("/docs/schemas/v1/onnx/{op_type}/more", "not-found"),
     ],
 )
 def test_what_is_not_there_is_a_problem(app: AppClient, path: str, code: str) -> None:

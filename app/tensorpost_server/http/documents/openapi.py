@@ -48,7 +48,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     components = _completed_components()
     paths = {path: dict(item) for path, item in document["paths"].items() if path not in _GENERAL}
-    paths[_OPERATORS_PATH] = {"get": document["paths"][_OPERATORS_PATH]["get"]}
+    paths |= {path: {"get": document["paths"][path]["get"]} for path in (_OPERATORS_PATH, _ONNX_PATH)}
     for cls in OPERATORS:
         paths |= _directml_path(cls, components)
     for schema in _newest_onnx().values():
@@ -71,9 +71,9 @@ def excerpt(document: Mapping[str, Any], path: str) -> dict[str, Any] | None:
         found = {} if cls is None else _directml_path(cls, components)
     elif begin == "/v1/onnx" and path not in document["paths"] and name in _newest_onnx():
         found = _onnx_path(_newest_onnx()[name], components)
-    elif path == _OPERATORS_PATH:
+    elif path in _GENERAL:
         found = {path: {"get": document["paths"][path]["get"]}}
-    elif path in document["paths"] and path != _ONNX_PATH:
+    elif path in document["paths"]:
         found = {path: document["paths"][path]}
     if not found:
         return None

@@ -33,7 +33,7 @@ from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding, require_json
 from ..request_body import RequestBody, receive_chunked, whole_json
 from ..service import Service, service_of
-from ..wires.call_parser import MOST_JSON_CONTAINERS, read_query, refuse_unknown
+from ..wires.call_parser import MOST_JSON_CONTAINERS, query_number, read_query, refuse_unknown
 from ..wires.directml_dialect import served_operator
 from .json_document import JsonDocument
 
@@ -165,12 +165,27 @@ async def list_onnx_operators() -> JsonDocument:
     return JsonDocument({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
 
 
-@router.get("/v1/onnx/{op_type}", summary="Describe an ONNX operator", tags=["onnx"])
-async def describe_onnx_operator(op_type: str, opset: int = NEWEST_OPSET) -> JsonDocument:
+@router.get(
+    "/v1/onnx/{op_type}",
+    summary="Describe an ONNX operator",
+    tags=["onnx"],
+    openapi_extra={
+        "parameters": [
+            {**_OPERATOR, "name": "op_type", "example": "Resize"},
+            {"name": "opset", "in": "query", "required": False, "schema": {"type": "integer"},
+             "description": "The opset of the default domain; default the newest known."},
+        ]
+    },
+)  # fmt: skip
+async def describe_onnx_operator(request: Request) -> JsonDocument:
     """The version of an ONNX operator that an opset means: inputs, types, attributes with their defaults.
 
     `signature` is what the package onnx says of an operator that ONNX Runtime computes.
     """
+    op_type, parameters = request.path_params["op_type"], read_query(request.url.query)
+    refuse_unknown(parameters, ["opset"])
+    text = parameters.get("opset", str(NEWEST_OPSET))
+    opset = query_number("opset", text, "is not the number of an opset")
     schema = await asyncio.to_thread(schema_of, op_type, opset)  # which may ask another process
     document = schema.to_json()
     if not is_own(schema.op_type):
