@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.browser import open_browser
+from tests.support.browser import MISSING, open_browser
 from tests.support.http_app import serving
 
 
@@ -18,5 +18,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    if MISSING is not None:
+        pytest.skip(MISSING)
     with open_browser() as found:
         yield found

@@ -59,13 +59,22 @@ def ec_jwk(**members: Any) -> dict[str, Any]:
     return {"kty": "EC", "crv": "P-256", "kid": "e", "x": number(public.x, 32), "y": number(public.y, 32), **members}
 
 
+LIFETIME = 3600  # seconds, longer than all tests take: some tokens are made when the tests are collected
+
+
 def ed_jwk(**members: Any) -> dict[str, Any]:
     raw = ED_KEY.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return {"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": text(raw), **members}
 
 
 def claims(**changed: Any) -> dict[str, Any]:
-    usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "anna", "exp": time.time() + 600, "scope": "openid tensorpost:run"}
+    usual = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "anna",
+        "exp": time.time() + LIFETIME,
+        "scope": "openid tensorpost:run",
+    }
     return {name: value for name, value in {**usual, **changed}.items() if value is not None}
 
 
@@ -248,9 +257,9 @@ def test_a_token_ends_between_two_replays(file: Path, monkeypatch: pytest.Monkey
             return wire.answer().status
 
         assert [status() for _ in range(4)] == [200] * 4
-        clock.offset = 600 + 29
+        clock.offset = LIFETIME + 29
         assert status() == 200
-        clock.offset = 600 + 31  # the issuer's clock may be half a minute behind ours
+        clock.offset = LIFETIME + 31  # the issuer's clock may be half a minute behind ours
         assert status() == 401
 
 

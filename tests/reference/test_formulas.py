@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.reference.test_operator_pages import arrays
+from tests.support.openapi_examples import arrays_of
 
 from tensorpost.descriptors import operator_names
 from tensorpost.descriptors.catalogue import pascal_case
@@ -92,7 +92,7 @@ def expression(formula: str) -> str:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_formula_gives_the_result_that_is_shown(name: str) -> None:
     reference = operator_reference(name)
-    sent = {each: x.astype(np.float64) for each, x in arrays(reference.example.call["tensors"]).items()}
+    sent = {each: x.astype(np.float64) for each, x in arrays_of(reference.example.call["tensors"]).items()}
     desc = reference.example.call["op"]["desc"]
     scaled = desc.get("ScaleBias") or {"Scale": 1, "Bias": 0}
     scope: dict[str, Any] = {**_FUNCTIONS, "ZeroPoint": 0}
@@ -100,7 +100,7 @@ def test_a_formula_gives_the_result_that_is_shown(name: str) -> None:
     scope |= {each if len(each) == 1 else pascal_case(each): x for each, x in sent.items()}
     if "input" in sent:
         scope["x"] = sent["input"] * scaled["Scale"] + scaled["Bias"]
-    (expected,) = arrays(reference.example.outputs).values()
+    (expected,) = arrays_of(reference.example.outputs).values()
 
     found = eval(expression(reference.formula), scope)
     if expected.dtype.kind in "iu":
