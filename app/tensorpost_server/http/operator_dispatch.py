@@ -31,6 +31,7 @@ from .service import Service
 from .wires.dialects import DIALECTS
 from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
 from .wires.operator_wire import OperatorWire
+from .wires.stored_dialect import StoredDialect
 
 
 class OperatorDispatch:
@@ -120,7 +121,16 @@ class OperatorDispatch:
         if scope["method"] == "POST":
             begin, _, name = path.rpartition("/")
             service, dialect = self._service, DIALECTS.get(begin)
-            if path in (GRAPHS_PATH, MODELS_PATH):
+            if begin == GRAPHS_PATH and name:
+                try:
+                    stored = service.graphs.find(service.owner_of(scope), name)
+                except TensorpostError as error:
+                    observation.operator = GRAPH_NAME
+                    await answer_error(request, error)(scope, receive, send_observed)
+                    return
+                stored.use()
+                dialect, name = StoredDialect(stored, service.settings.max_graph_nodes), GRAPH_NAME
+            elif path in (GRAPHS_PATH, MODELS_PATH):
                 query, most = scope["query_string"].decode("latin-1"), service.settings.max_graph_nodes
                 dialect, name = GraphDialect(query, most, path == MODELS_PATH), GRAPH_NAME
             # Responses for pages of other origins have header fields that no other response has.
@@ -160,7 +170,7 @@ class OperatorDispatch:
     def _called_operator(self, method: str, path: str) -> str | None:
         """The operator of a call that is not let in; None if the path names none that there is."""
         begin, _, name = path.rpartition("/")
-        if method == "POST" and path in (GRAPHS_PATH, MODELS_PATH):
+        if method == "POST" and (path in (GRAPHS_PATH, MODELS_PATH) or begin == GRAPHS_PATH):
             return GRAPH_NAME
         if method == "POST" and begin in DIALECTS:
             return operator_name(begin, name)

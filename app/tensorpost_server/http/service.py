@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from tensorpost.values.library_message import without_paths
 from tensorpost.values.problems import NotReady
@@ -19,7 +20,7 @@ from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
 from .background_threads import background_threads
 from .bounded_cache import BoundedCache
-from .caller_address import TrustedProxies
+from .caller_address import TrustedProxies, caller_of
 from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
@@ -28,6 +29,7 @@ from .observability.traces import Traces
 from .open_inference.models import ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
+from .stored_graphs import GraphStore, StoredGraph
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -75,9 +77,11 @@ class Service:
     slow_threads: WorkerThreads = field(default_factory=lambda: background_threads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
+    graphs: GraphStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self.models)
+        self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property
     def ready(self) -> bool:
@@ -128,6 +132,20 @@ class Service:
         """Take note of a request that the protocol class refused, see `OBSERVE_REFUSAL`."""
         if self.records is not None:
             self.records.add(refused_record(status, id_, address))
+
+    def sweep(self) -> None:
+        """Drop what callers have left: shared memory and stored graphs that nobody uses."""
+        self.regions.sweep()
+        self.graphs.sweep()
+
+    def owner_of(self, scope: Scope) -> str:
+        """Whose stored graphs a request means: those of its key, or those that everybody shares without keys."""
+        return "" if self.access.anonymous else caller_of(scope)
+
+    def _forget(self, graph: StoredGraph) -> None:
+        """Drop the planned calls of a graph that is not kept any more; they hold its weights."""
+        for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
+            del self.calls[key]
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

@@ -379,7 +379,9 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
     """The scope that a request needs; None if any key will do, as for catalogues and limits."""
     if any(path == admin or path.startswith(f"{admin}/") for admin in ADMIN_PATHS):
         return "admin"
-    return None if method in ("GET", "HEAD") else "run"
+    if method in ("GET", "HEAD"):
+        return None
+    return "graphs" if method in ("PUT", "DELETE") and path.startswith("/v1/graphs") else "run"
 
 
 async def _receive_counted(quota: RequestQuota, receive: Receive) -> Message:

@@ -164,6 +164,10 @@ class ModelCatalogue:
             raise UnknownOperator(f"model {name!r} has no version {version[:20]!r}; each has version {VERSION} only")
         return model
 
+    def has(self, name: str) -> bool:
+        """Whether this is the name of a preset, or of an operator's model, with a datatype or without."""
+        return name in self._presets or _operator_model(name) is not None
+
     def replace_preset(self, model: Model) -> None:
         """Put a preset in the place of the one of the same name: its outputs became known."""
         self._presets[model.name] = model
