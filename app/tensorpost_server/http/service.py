@@ -29,7 +29,7 @@ from .observability.traces import Traces
 from .open_inference.models import ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
-from .stored_graphs import GraphStore, StoredGraph
+from .stored_graphs import GraphStore, StoreEntry
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Service:
         """Whose stored graphs a request means: those of its key, or those that everybody shares without keys."""
         return "" if self.access.anonymous else caller_of(scope)
 
-    def _forget(self, graph: StoredGraph) -> None:
+    def _forget(self, graph: StoreEntry) -> None:
         """Drop the planned calls of a graph that is not kept any more; they hold its weights."""
         for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
             del self.calls[key]

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class StoredGraph:
+class StoreEntry:
     """A graph that is kept.
 
     Attributes:
@@ -83,12 +83,10 @@ class GraphStore:
     settings: Settings
     admission: Admission
     is_taken: Callable[[str], bool]
-    when_dropped: Callable[[StoredGraph], object] = lambda _: None
-    _graphs: dict[tuple[str | None, str], StoredGraph] = field(
-        default_factory=dict[tuple[str | None, str], StoredGraph]
-    )
+    when_dropped: Callable[[StoreEntry], object] = lambda _: None
+    _graphs: dict[tuple[str | None, str], StoreEntry] = field(default_factory=dict[tuple[str | None, str], StoreEntry])
 
-    def find(self, owner: str, name: str) -> StoredGraph:
+    def find(self, owner: str, name: str) -> StoreEntry:
         """The caller's graph of this name, or the server's.
 
         Raises:
@@ -107,14 +105,14 @@ class GraphStore:
             )
         return found
 
-    def listed(self, owner: str) -> Sequence[StoredGraph]:
+    def listed(self, owner: str) -> Sequence[StoreEntry]:
         """The graphs that a caller may call, by name."""
         self.sweep()
         return sorted(
             [each for (of, _), each in self._graphs.items() if of in (owner, None)], key=lambda each: each.name
         )
 
-    def put(self, owner: str, name: str | None, content: bytes, source: GraphSource) -> tuple[StoredGraph, bool]:
+    def put(self, owner: str, name: str | None, content: bytes, source: GraphSource) -> tuple[StoreEntry, bool]:
         """Keep a graph, in place of the caller's one of the same name.
 
         Args:
@@ -154,7 +152,7 @@ class GraphStore:
         self.admission.keep(size)
         if before is not None:
             self._drop(before)
-        graph = StoredGraph(name, owner, source, digest, size, time.time(), time.monotonic())
+        graph = StoreEntry(name, owner, source, digest, size, time.time(), time.monotonic())
         self._graphs[owner, name] = graph
         return graph, before is None
 
@@ -205,7 +203,7 @@ class GraphStore:
             self.admission.keep(source.size_in_bytes)
             if before is not None:
                 self._drop(before)
-            self._graphs[None, name] = StoredGraph(
+            self._graphs[None, name] = StoreEntry(
                 name, None, source, digest, source.size_in_bytes, path.stat().st_mtime, time.monotonic()
             )
 
@@ -231,7 +229,7 @@ class GraphStore:
         if name in _RESERVED or self.is_taken(name):
             raise InvalidParameter(f"{name!r} is the name of another model of /v2; give the graph another one")
 
-    def _drop(self, graph: StoredGraph) -> None:
+    def _drop(self, graph: StoreEntry) -> None:
         del self._graphs[graph.owner, graph.name]
         graph.is_kept = False
         self.admission.give_back(graph.size_in_bytes)

@@ -155,8 +155,8 @@ def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None
 
 def show_graph(read: Graph, output: str | None) -> None:
     """Print what each node of a graph reads and makes, or write a picture of it."""
+    from ..graphs.graph_picture import shape_text, svg_of  # operators load when they are named
     from .files import destination
-    from .graph_picture import shape_text, svg_of  # operators load when they are named
 
     if output is not None:
         with destination(output) as file:

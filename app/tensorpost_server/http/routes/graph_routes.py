@@ -26,7 +26,7 @@ from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding
 from ..request_body import JSON_MEMORY_FACTOR, RequestBody, receive_chunked
 from ..service import service_of
-from ..stored_graphs import StoredGraph
+from ..stored_graphs import StoreEntry
 from ..wires.call_parser import read_query, refuse_unknown
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
@@ -155,7 +155,7 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})
 
 
-def _entry(graph: StoredGraph) -> dict[str, Any]:
+def _entry(graph: StoreEntry) -> dict[str, Any]:
     return {
         "name": graph.name,
         "kind": graph.source.kind,
@@ -169,7 +169,7 @@ def _entry(graph: StoredGraph) -> dict[str, Any]:
     }
 
 
-def _description(graph: StoredGraph) -> dict[str, Any]:
+def _description(graph: StoreEntry) -> dict[str, Any]:
     def entries(tensors: list[DeclaredTensor]) -> list[dict[str, Any]]:
         return [tensor.to_json() for tensor in tensors]
 

@@ -14,7 +14,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..stored_graphs import StoredGraph
+from ..stored_graphs import StoreEntry
 from .call_parser import CallInput, match_names, refuse_unknown, take_options
 
 _OPTIONS = ("backend", "device", "feature_level")
@@ -29,7 +29,7 @@ class StoredDialect:
         most_nodes: nodes that a graph may have.
     """
 
-    stored: StoredGraph
+    stored: StoreEntry
     most_nodes: int
 
     def __call__(self, name: str) -> StoredParser:
