@@ -236,7 +236,7 @@ class Settings(BaseSettings):
     """Most memory of one caller's stored graphs together, their weights above all. It is part of memory_bytes for as
     long as they are stored."""
     stored_graph_idle_seconds: int = Field(default=86_400, ge=1)
-    """How long a stored graph is kept that nobody calls. A call renews it."""
+    """Seconds that a stored graph is kept for without a call; each call renews it."""
     graphs: Path | None = None
     """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
     file. Read at the start, and again at SIGHUP."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.command_line import invoke
 from tests.support.http_app import Serving, serving
 
 from tensorpost import AsyncClient, Client
@@ -128,3 +129,24 @@ def test_after_a_restart_a_handle_raises_graph_not_found() -> None:
         )
     with serving(backend="numpy") as second, Client(second.url) as tp, pytest.raises(GraphNotFound):
         tp.run_stored(neg, X)
+
+
+def test_the_command_line_stores_calls_lists_and_deletes(server: Serving, tmp_path: Path) -> None:
+    (tmp_path / "scale.json").write_text(json.dumps(SCALE))
+    np.save(tmp_path / "w.npy", W)
+    np.save(tmp_path / "x.npy", X)
+    at = ("--url", server.url)
+
+    made = invoke("graph", "store", "scale.json", "w=w.npy", "--name", "cli", *at, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "cli: inputs x; outputs y;" in made.stdout
+    called = invoke("graph", "call", "cli", "x=x.npy", "-o", "y=y.npy", *at, cwd=tmp_path)
+    assert called.returncode == 0, called.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), X * W)
+    assert "cli" in invoke("graph", "list", *at).stdout
+    wrong = invoke("graph", "call", "cli", "x=x.npy", "-o", "z=z.npy", *at, cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "has the outputs y" in " ".join(wrong.stderr.split())
+    assert invoke("graph", "delete", "cli", *at).returncode == 0
+    gone = invoke("graph", "call", "cli", "x=x.npy", "-o", "y=y.npy", *at, cwd=tmp_path)
+    assert "no stored graph 'cli'" in " ".join(gone.stderr.split())

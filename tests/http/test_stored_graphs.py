@@ -14,6 +14,7 @@ import pytest
 from tests.support.http_app import FRAME, JSON, NPY, AppClient, assert_problem, frame_bytes, http_app, split_frame
 
 from tensorpost.problems import InvalidParameter
+from tensorpost_server import commands
 
 SCALE: dict[str, Any] = {
     "inputs": {"x": {"data_type": "FLOAT32", "sizes": ["n", 3]}, "w": {"data_type": "FLOAT32", "sizes": [3]}},
@@ -99,7 +100,7 @@ def test_weights_stay_with_the_graph(app: AppClient) -> None:
     np.testing.assert_array_equal(result(call(app, "scale")), -(X * W))
     both = app.post("/v1/graphs/scale", encoded({"x": X, "w": W}), FRAME)
     problem = assert_problem(both, 400, "tensor-mismatch")
-    assert "takes the tensors 'x'" in problem["detail"]
+    assert "the graph 'scale' takes the tensors 'x'" in problem["detail"]
 
 
 def test_without_a_content_type_the_first_bytes_decide(app: AppClient) -> None:
@@ -171,6 +172,32 @@ def test_a_description_has_cost_level_and_picture(app: AppClient) -> None:
     assert "4x3" in drawn.text
     assert_problem(app.get("/v1/graphs/neg", headers=SVG), 406, "not-acceptable")
     assert_problem(app.get("/v1/graphs/neg?sizes=n"), 400, "invalid-parameter")
+
+
+def test_a_graph_belongs_to_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    anna, ben = (
+        {"authorization": f"Bearer {commands.add_key(file, name, scopes=('run', 'graphs'))}"}
+        for name in ("anna", "ben")
+    )
+    reader = {"authorization": f"Bearer {commands.add_key(file, 'reader')}"}
+    absolute = {**NEG, "nodes": [{"name": "y", "op_type": "Abs", "inputs": ["x"]}]}
+    with http_app(backend="numpy", keys_file=file) as app:
+        assert store(app, "g", NEG, JSON | anna).status_code == 201
+        assert_problem(app.post("/v1/graphs/g", saved(X), NPY | ben), 404, "graph-not-found")
+        assert app.get("/v1/graphs", headers=ben).json() == {"graphs": []}
+        assert store(app, "g", absolute, JSON | ben).status_code == 201
+        for _ in range(3):
+            np.testing.assert_array_equal(result(app.post("/v1/graphs/g", saved(X), NPY | anna)), -X)
+            np.testing.assert_array_equal(result(app.post("/v1/graphs/g", saved(-X), NPY | ben)), X)
+        assert "g" in app.get("/v2/models", headers=ben).json()["models"]
+        assert "g" not in app.get("/v2/models", headers=reader).json()["models"]
+        assert app.request("DELETE", "/v1/graphs/g", headers=ben).status_code == 204
+        np.testing.assert_array_equal(result(app.post("/v1/graphs/g", saved(X), NPY | anna)), -X)
+
+        problem = assert_problem(store(app, "g", NEG, JSON | reader), 403, "forbidden")
+        assert "'graphs'" in problem["detail"]
+        assert app.request("POST", "/v2/repository/models/g/unload", headers=reader).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class DeclaredTensor(NamedTuple):
 
 
 class GraphSource(Protocol):
-    """What a stored graph is made from."""
+    """What a stored graph is made from. Everything but `graph` is known when it is stored."""
 
     @property
     def kind(self) -> str:
@@ -114,50 +114,48 @@ class GraphSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredDocument:
-    """A graph's document. See `GraphSource`.
-
-    Attributes:
-        document: the document, in either wording.
-        text_bytes: length of its text.
-        weights: the inputs that are kept.
-    """
+    """A graph's document, in either wording, and the inputs that are kept (`weights`). See `GraphSource`."""
 
     document: Mapping[str, Any]
-    text_bytes: int
-    weights: Weights = field(default_factory=dict[str, tuple[Layout, memoryview]])
-    kind = "graph"
-    value_names = frozenset[str]()
+    node_count: int
+    size_in_bytes: int
+    weights: Weights
+    inputs: Sequence[DeclaredTensor]
+    call_inputs: Sequence[CallInput]
+    outputs: Sequence[DeclaredTensor] = ()
+    kind: str = field(default="graph", init=False)
+    value_names: frozenset[str] = field(default=frozenset(), init=False)
 
-    @property
-    def size_in_bytes(self) -> int:
-        return self.text_bytes * JSON_MEMORY_FACTOR + sum([len(data) for _, data in self.weights.values()])
+    @classmethod
+    def of(cls, document: Mapping[str, Any], text_bytes: int, weights: Weights) -> StoredDocument:
+        """The source of a document.
 
-    @property
-    def node_count(self) -> int:
-        nodes = self.document.get("Nodes" if is_dml_graph(self.document) else "nodes")
-        return len(nodes) if isinstance(nodes, (list, tuple)) else 0  # pyright: ignore[reportUnknownArgumentType]
+        Args:
+            document: the document.
+            text_bytes: length of its text.
+            weights: the inputs that are kept.
 
-    @property
-    def inputs(self) -> Sequence[DeclaredTensor]:
-        if is_dml_graph(self.document):
-            return [
+        Raises:
+            InvalidDescriptor: it is in DirectML's structs, and breaks a rule.
+        """
+        if is_dml_graph(document):
+            inputs = [
                 DeclaredTensor(slot.name, slot.layout.data_type, slot.layout.sizes)
-                for slot in read_graph(self.document, None).inputs
+                for slot in read_graph(document, None).inputs
             ]
-        declared: Any = self.document.get("inputs")
-        found = [(name, value) for name, value in _members(declared).items() if name not in self.weights]
-        return [DeclaredTensor(name, _type_in(value), _sizes_in(value)) for name, value in found]
+        else:
+            found = [each for each in _members(document.get("inputs")).items() if each[0] not in weights]
+            inputs = [DeclaredTensor(name, _type_in(value), _sizes_in(value)) for name, value in found]
+        nodes = document.get("Nodes" if is_dml_graph(document) else "nodes")
+        count = len(cast("list[Any]", nodes)) if isinstance(nodes, (list, tuple)) else 0
+        size = text_bytes * JSON_MEMORY_FACTOR + sum([len(data) for _, data in weights.values()])
+        return cls(document, count, size, weights, inputs, [_call_input(tensor.name) for tensor in inputs])
 
-    @property
-    def outputs(self) -> Sequence[DeclaredTensor]:
+    def described(self) -> StoredDocument:
+        """The same with its outputs, as far as they are known before tensors arrive."""
+        names = _members(self.document.get("outputs"))
         found = outputs_by_trial(self)
-        if found:
-            return found
-        return [DeclaredTensor(name, None, None) for name in _members(self.document.get("outputs"))]
-
-    @property
-    def call_inputs(self) -> Sequence[CallInput]:
-        return [CallInput(tensor.name, optional=False, is_array=False) for tensor in self.inputs]
+        return replace(self, outputs=found or [DeclaredTensor(name, None, None) for name in names])
 
     def graph(
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
@@ -186,55 +184,42 @@ class StoredModel:
 
     model: OnnxModel
     views: Mapping[int, memoryview]
-    kind = "onnx"
-    document = None
+    size_in_bytes: int
+    inputs: Sequence[DeclaredTensor]
+    call_inputs: Sequence[CallInput]
+    value_names: frozenset[str]
+    outputs: Sequence[DeclaredTensor] = ()
+    kind: str = field(default="onnx", init=False)
+    document: None = field(default=None, init=False)
 
     @classmethod
     def of(cls, model: OnnxModel) -> StoredModel:
         """The source of a model that was read."""
         initializers = {name: array.copy() for name, array in model.initializers.items()}
-        nodes = [
-            replace(node, attributes={
-                key: value.copy() if isinstance(value, np.ndarray) else value for key, value in node.attributes.items()
-            })
-            for node in model.nodes
-        ]  # fmt: skip
+        nodes = [replace(node, attributes=_copied(node.attributes)) for node in model.nodes]
         model = replace(model, initializers=initializers, nodes=tuple(nodes))
-        return cls(model, {id(array): _bytes_of(array) for array in initializers.values()})
-
-    @property
-    def size_in_bytes(self) -> int:
-        arrays = [value for node in self.model.nodes for value in node.attributes.values() if hasattr(value, "nbytes")]
-        size = sum([array.nbytes for array in (*self.model.initializers.values(), *arrays)])
-        return size + _NODE_BYTES * len(self.model.nodes)
+        values = [value for node in nodes for value in node.attributes.values()]
+        size = sum([getattr(value, "nbytes", 0) for value in (*initializers.values(), *values)])
+        size += _NODE_BYTES * len(nodes)
+        inputs = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in model.inputs]
+        named = {tensor.name for tensor in inputs}
+        given = [_call_input(name) for name in named]
+        given += [_call_input(name, optional=True) for name in initializers if name not in named]
+        # Whole numbers of few elements, as the shape of a Reshape.
+        small = frozenset([each.name for each in inputs if _is_small(each)])
+        views = {id(array): _bytes_of(array) for array in initializers.values()}
+        return cls(model, views, size, inputs, given, small)
 
     @property
     def node_count(self) -> int:
         return len(self.model.nodes)
 
-    @property
-    def inputs(self) -> Sequence[DeclaredTensor]:
-        return [DeclaredTensor(*tensor_of) for tensor_of in _declared(self.model.inputs)]
-
-    @property
-    def outputs(self) -> Sequence[DeclaredTensor]:
-        declared = [DeclaredTensor(*each) for each in _declared(self.model.outputs)]
-        if all(tensor.data_type is not None and tensor.sizes is not None for tensor in declared):
-            return declared
-        return outputs_by_trial(self) or declared
-
-    @property
-    def call_inputs(self) -> Sequence[CallInput]:
-        given = [CallInput(tensor.name, optional=False, is_array=False) for tensor in self.model.inputs]
-        named = {tensor.name for tensor in self.model.inputs}
-        return given + [
-            CallInput(name, optional=True, is_array=False) for name in self.model.initializers if name not in named
-        ]
-
-    @property
-    def value_names(self) -> frozenset[str]:
-        """Whole numbers of few elements, as the shape of a Reshape; names of sizes are no small tensors."""
-        return frozenset([tensor.name for tensor in self.model.inputs if _is_small(tensor.data_type, tensor.sizes)])
+    def described(self) -> StoredModel:
+        """The same with its outputs, as far as they are known before tensors arrive."""
+        declared = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in self.model.outputs]
+        if any(tensor.data_type is None or tensor.sizes is None for tensor in declared):
+            declared = outputs_by_trial(self) or declared
+        return replace(self, outputs=declared)
 
     def graph(
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
@@ -267,10 +252,10 @@ def read_source(content: bytes, media_type: str | None, most_nodes: int, max_hea
     """
     kind = _sniffed(content) if media_type is None else media_type.partition(";")[0].strip().lower()
     if kind == MODEL_MEDIA_TYPE:
-        source: GraphSource = StoredModel.of(read_model(content))
+        source = StoredModel.of(read_model(content))
     elif kind == "application/json":
         document = as_document(read_json(content, max_containers=MOST_JSON_CONTAINERS), "graph")
-        source = StoredDocument(document, len(content))
+        source = StoredDocument.of(document, len(content), {})
     elif kind in (frame.MEDIA_TYPE, *frame.ALSO_READ):
         source = _of_frame(content, max_head_bytes)
     else:
@@ -278,7 +263,7 @@ def read_source(content: bytes, media_type: str | None, most_nodes: int, max_hea
             f"a graph is stored from application/json, {frame.MEDIA_TYPE} or {MODEL_MEDIA_TYPE}, not {kind[:80]!r}"
         )
     _check(source, most_nodes)
-    return source
+    return source.described()
 
 
 def outputs_by_trial(source: GraphSource) -> Sequence[DeclaredTensor] | None:
@@ -370,7 +355,7 @@ def _of_frame(content: bytes, max_head_bytes: int) -> StoredDocument:
         block = np.frombuffer(content, np.uint8, entry.nbytes, at).copy()  # which begins at a multiple of 16 bytes
         weights[entry.name] = (layout, block.data.toreadonly())
         at += entry.nbytes
-    return StoredDocument(document, head.head_bytes, weights)
+    return StoredDocument.of(document, head.head_bytes, weights)
 
 
 def _sniffed(content: bytes) -> str:
@@ -396,12 +381,16 @@ def _sizes_in(declared: Any) -> tuple[int | str | None, ...] | None:
     return tuple(cast("list[int | str | None]", sizes)) if isinstance(sizes, (list, tuple)) else None
 
 
-def _declared(tensors: Sequence[Any]) -> Iterator[tuple[str, DataType | None, tuple[int | str | None, ...] | None]]:
-    for tensor in tensors:
-        yield tensor.name, tensor.data_type, tensor.sizes
+def _call_input(name: str, *, optional: bool = False) -> CallInput:
+    return CallInput(name, optional=optional, is_array=False)
 
 
-def _is_small(row: DataType | None, sizes: Sequence[int | str | None] | None) -> bool:
+def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in attributes.items()}
+
+
+def _is_small(tensor: DeclaredTensor) -> bool:
+    row, sizes = tensor.data_type, tensor.sizes
     if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iu":
         return False
     return all(isinstance(size, int) and size <= _MOST_VALUES for size in sizes)

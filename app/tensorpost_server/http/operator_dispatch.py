@@ -26,6 +26,7 @@ from .execution import Execution
 from .headers import FRAMING, NO_SNIFFING, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
 from .open_inference.inference_wire import InferenceWire
+from .open_inference.models import Model
 from .open_inference.statistics import INFER_PATH
 from .service import Service
 from .wires.dialects import DIALECTS
@@ -142,11 +143,13 @@ class OperatorDispatch:
                 return
             if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
                 try:
-                    model = service.models.find(inference[1], inference[2])
+                    model = service.model(scope, inference[1], inference[2])
                 except TensorpostError as error:
                     await answer_error(request, error)(scope, receive, send_observed)
                     return
-                observation.operator = operator_name(model.dialect, model.operator)
+                observation.operator = _model_operator(model)
+                if model.stored is not None:
+                    model.stored.stored.use()
                 wire = InferenceWire(model, service.regions, scope, fields)
                 execution = Execution(service, scope, fields, wire, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
@@ -177,8 +180,13 @@ class OperatorDispatch:
         if method == "POST" and (inference := INFER_PATH.fullmatch(path)):
             with suppress(UnknownOperator):
                 model = self._service.models.find(inference[1], inference[2])
-                return operator_name(model.dialect, model.operator)
+                return _model_operator(model)
         return None
+
+
+def _model_operator(model: Model) -> str | None:
+    """What records call the operator of a model."""
+    return GRAPH_NAME if model.stored is not None else operator_name(model.dialect, model.operator)
 
 
 def send_head(send: Send) -> Send:

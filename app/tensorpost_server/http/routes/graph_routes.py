@@ -22,11 +22,11 @@ from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..documents import examples
 from ..graph_sources import MODEL_MEDIA_TYPE, DeclaredTensor, GraphSource, declared_layouts, read_source
+from ..graph_store import StoreEntry
 from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding
 from ..request_body import JSON_MEMORY_FACTOR, RequestBody, receive_chunked
 from ..service import service_of
-from ..stored_graphs import StoreEntry
 from ..wires.call_parser import read_query, refuse_unknown
 from .json_document import JsonDocument
 from .operator_routes import plan_cost

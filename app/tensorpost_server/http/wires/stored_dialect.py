@@ -14,7 +14,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..stored_graphs import StoreEntry
+from ..graph_store import StoreEntry
 from .call_parser import CallInput, match_names, refuse_unknown, take_options
 
 _OPTIONS = ("backend", "device", "feature_level")
@@ -65,7 +65,9 @@ class StoredParser:
                 f"the graph {self._name!r} is stored, and the body has a graph too; send only tensors"
             )
         required = [each.name for each in self.inputs if not each.optional]
-        match_names(tensors, required, [each.name for each in self.inputs if each.optional])
+        match_names(
+            tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
+        )
         sent: dict[str, Layout] = {}
         for tensor in tensors:
             if not tensor.data_type.item_size:

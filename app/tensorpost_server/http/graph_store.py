@@ -50,6 +50,7 @@ class StoreEntry:
         used: when it was used last, by the store's clock.
         is_kept: whether it is still there; a call that was prepared with it is not repeated otherwise.
         calls: calls so far.
+        model: what `/v2` says of it, once somebody has asked.
     """
 
     name: str
@@ -61,6 +62,7 @@ class StoreEntry:
     used: float
     is_kept: bool = True
     calls: int = 0
+    model: object = None
 
     def use(self) -> bool:
         """Take note of a call; False if the graph is not kept any more."""
@@ -98,12 +100,16 @@ class GraphStore:
             guess = nearest(name, [graph.name for graph in self.listed(owner)])
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise GraphNotFound(
-                f"there is no stored graph {name[:100]!r}{hint}; PUT /v1/graphs/{{name}} stores one, and one that is "
-                f"not called for {self.settings.stored_graph_idle_seconds:,} s is dropped (setting "
-                "TENSORPOST_STORED_GRAPH_IDLE_SECONDS)",
+                f"there is no stored graph {name[:100]!r}{hint}; one that nobody calls for "
+                f"{self.settings.stored_graph_idle_seconds:,} s is dropped, and none outlives the server (settings "
+                "TENSORPOST_STORED_GRAPH_IDLE_SECONDS, TENSORPOST_GRAPHS)",
                 extra={"nearest": guess},
             )
         return found
+
+    def has(self, owner: str, name: str) -> bool:
+        """Whether the caller may call a graph of this name."""
+        return (owner, name) in self._graphs or (None, name) in self._graphs
 
     def listed(self, owner: str) -> Sequence[StoreEntry]:
         """The graphs that a caller may call, by name."""
