@@ -183,6 +183,24 @@ def test_what_it_does_not_take_is_said_with_the_node() -> None:
         assert "CompileGraph" in reason(made, CHAIN, x=X)
 
 
+def test_an_output_that_a_join_reads_is_refused() -> None:
+    """DirectML 1.15.4 gives another answer for it: see `_joined_output`."""
+    document: dict[str, Any] = {
+        "inputs": {"x": F32},
+        "nodes": [
+            {"name": "a", "type": "JOIN", "inputs": {"InputTensors": ["x", "x"]}, "desc": {"Axis": 0}},
+            {"name": "b", "op_type": "Identity", "inputs": ["a"]},
+            {"name": "c", "type": "JOIN", "inputs": {"InputTensors": ["b", "b"]}, "desc": {"Axis": 0}},
+            {"name": "d", "op_type": "Neg", "inputs": ["c"]},
+        ],
+        "outputs": {"d": "d", "a": "a"},
+    }
+    with opened(FakeWindows()) as made:
+        assert reason(made, document, x=X).startswith("node 'a': DirectML 1.15.4 may write over an output")
+        without = {**document, "outputs": {"d": "d"}}
+        assert made.refusal_reason(make_plan(graph_of(without, x=X), 1 << 20)) is None
+
+
 def test_a_graph_that_directml_does_not_compile_is_refused_from_then_on() -> None:
     with opened(FakeWindows(not_compiled=("GRAPH",))) as made:
         plan = make_plan(graph_of(CHAIN, x=X), 1 << 20)

@@ -27,6 +27,8 @@ from .index_data import has_indices, limited
 
 NODE_OPERATOR = 1  # DML_GRAPH_NODE_TYPE
 EDGE_INPUT, EDGE_OUTPUT, EDGE_INTERMEDIATE = 1, 2, 3  # DML_GRAPH_EDGE_TYPE
+_MOVES = ("ELEMENT_WISE_IDENTITY", "SLICE", "SLICE1", "SPLIT")
+"""Operators whose outputs may lie in the memory of their inputs."""
 _NO_OWNED = ("RNN", "LSTM", "GRU")
 """Operators whose pages refuse tensors that are OWNED_BY_DML."""
 
@@ -167,6 +169,12 @@ def graph_desc(graph: Graph, desc_of: Callable[[Any], OperatorDesc | str]) -> Gr
             reason = _limit(node.inputs, desc, constants, checked)
             if reason is not None:
                 return f"node {node.name!r}: {reason}"
+    joined = _joined_output(graph, descs)
+    if joined is not None:
+        return (
+            f"node {joined!r}: DirectML 1.15.4 may write over an output of the graph that a JOIN reads; leave it out of "
+            "the outputs"
+        )
     outputs = [*graph.outputs]
     outputs += [
         NodeOutput(number, index)
@@ -230,6 +238,33 @@ def compile_graph_structs(
 def _outputs(desc: OperatorDesc) -> list[tuple[int, BufferTensorDesc]]:
     """Position and tensor of each output that there is."""
     return [(at, each.tensor) for at, each in enumerate(positions(desc, "output")) if each.tensor is not None]
+
+
+def _joined_output(graph: Graph, descs: Sequence[OperatorDesc]) -> str | None:
+    """The node that makes an output of the graph which a JOIN reads, maybe through nodes that only move elements.
+
+    DirectML puts what a JOIN reads into the JOIN's own memory, and a node after it may be computed in place there:
+    `tools/directml graphs` found a JOIN of a JOIN, then negated, whose first JOIN came back negated too.
+    """
+    left, seen = [*graph.outputs], set(graph.outputs)
+    made_by = dict.fromkeys(seen, "")
+    for ref in graph.outputs:
+        made_by[ref] = graph.nodes[ref.node].name
+    while left:
+        ref = left.pop()
+        for number, node in enumerate(graph.nodes):
+            if ref not in node.inputs:
+                continue
+            if descs[number].operator_type == "JOIN":
+                return made_by[ref]
+            if descs[number].operator_type in _MOVES:
+                for index in range(len(node.operation.outputs)):
+                    further = NodeOutput(number, index)
+                    if further not in seen:
+                        seen.add(further)
+                        made_by[further] = made_by[ref]
+                        left.append(further)
+    return None
 
 
 def _limit(
