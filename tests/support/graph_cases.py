@@ -241,14 +241,22 @@ def _tile(d: _Drawing) -> dict[str, Any]:
     return {"type": "TILE", "inputs": {"input": name}, "desc": {"Repeats": [d.chance.randint(1, 2) for _ in sizes]}}
 
 
+def _expand(d: _Drawing) -> dict[str, Any]:
+    name, _, sizes = d.pick(rank=1)
+    lead = [d.chance.randint(1, 3)] if d.chance.random() < 0.5 else []
+    return _onnx("Expand", {"input": name, "shape": [*lead, *[3 if size == 1 else size for size in sizes]]})
+
+
 NODES: Sequence[Callable[[_Drawing], dict[str, Any]]] = (
     _unary, _unary, _binary, _binary, _cast, _transpose, _reshape, _slice, _concat, _split, _pad, _resize, _reduce,
-    _softmax, _largest, _gather, _product, _join, _tile,
+    _softmax, _largest, _gather, _product, _join, _tile, _expand,
 )  # fmt: skip
 
 
 POINTWISE = (_unary, _unary, _binary, _cast)
 """Nodes that may be fused."""
+COPYING = (_transpose, _transpose, _reshape, _slice, _slice, _concat, _split, _pad, _tile, _join, _expand)
+"""Nodes that copy."""
 
 
 def drawn_graph(

@@ -5,6 +5,9 @@ in float32 is fused, function by function with a result of float32 after each: e
 compiled loops, and conversions of float16 and 8-bit integers before them, or before a filter that sums many elements
 (a photograph made smaller). What is read by several steps is computed once, and is not fused.
 
+Copies of copies are one step, unless the second repeats elements: they would be taken apart for every repeat. A copy
+that only gives a tensor other sizes, as Reshape does, is no step: its readers read what it reads.
+
 An element-wise step that follows copies which repeat elements, as Tile does, comes before them: it has fewer elements
 then, and the copies are sent while they are made.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +50,7 @@ def fused(
         steps: the steps, in the order in which they are computed.
         outputs: where the outputs come from.
     """
+    steps, outputs = _without_reshapes(steps, outputs)
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
     readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
     made, gone = list(steps), set[int]()
@@ -65,11 +69,19 @@ def fused(
             joined = None
             for place, source in enumerate(made[number].sources):
                 if isinstance(source, NodeOutput) and readers[source.node] == 1:
-                    joined = _joined(made[source.node], made[number], place) or _summed(made[source.node], made[number])
+                    first, second = made[source.node], made[number]
+                    joined = _joined(first, second, place) or _summed(first, second) or _composed(first, second, place)
                     if joined is not None:
                         gone.add(source.node)
                         break
-    kept = [number for number in range(len(made)) if number not in gone]
+    return _without(gone, made, outputs)
+
+
+def _without(
+    gone: Container[int], steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]
+) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
+    """The other steps, and where the outputs come from then."""
+    kept = [number for number in range(len(steps)) if number not in gone]
     places = {number: place for place, number in enumerate(kept)}
 
     def moved(ref: NodeOutput) -> NodeOutput:
@@ -77,10 +89,36 @@ def fused(
 
     found: list[PlanStep] = []
     for number in kept:
-        step = made[number]
+        step = steps[number]
         sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
         found.append(replace(step, sources=tuple(sources)))
     return tuple(found), tuple([moved(ref) for ref in outputs])
+
+
+def _without_reshapes(
+    steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]
+) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
+    """The steps without copies in the same order, such as Reshape: their readers read what they read."""
+    instead: dict[NodeOutput, Ref] = {}
+    found: list[PlanStep] = []
+    for number, step in enumerate(steps):
+        sources = [instead.get(ref, ref) if isinstance(ref, NodeOutput) else ref for ref in step.sources]
+        found.append(replace(step, sources=tuple(sources)))
+        if isinstance(step.form, Copies) and len(step.inputs) == len(step.outputs) == 1:
+            read, made = step.inputs[0].layout, step.outputs[0].layout
+            if read.packed and made.packed and read.sizes == made.sizes and step.form.keeps_order(read.sizes):
+                instead[NodeOutput(number, 0)] = sources[0]
+
+    def sent_instead(ref: NodeOutput) -> NodeOutput:
+        other = instead.get(ref)
+        if not isinstance(other, NodeOutput):
+            return ref
+        layout = steps[other.node].outputs[other.index].layout
+        is_same = layout.packed and layout.size_in_bytes == steps[ref.node].outputs[0].layout.size_in_bytes
+        return other if is_same else ref
+
+    sent = [sent_instead(ref) for ref in outputs]
+    return _without({ref.node for ref in instead if ref not in sent}, found, sent)
 
 
 def _seen_otherwise(step: PlanStep, steps: Sequence[PlanStep]) -> Iterator[int]:
@@ -184,6 +222,24 @@ def _summed(first: PlanStep, second: PlanStep) -> PlanStep | None:
     if not any(weight is not None and np.count_nonzero(weight) > MOST_BLENDED for weight in weights):
         return None
     return replace(second, sources=first.sources, inputs=first.inputs)
+
+
+def _composed(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
+    """Copies of copies as one step; None if they cannot be."""
+    a, b, made = first.form, second.form, first.outputs[0].layout
+    if not isinstance(a, Copies) or not isinstance(b, Copies) or len(first.outputs) != 1 or not made.packed:
+        return None
+    if len(a.ranks) != len(first.inputs) or len(b.ranks) != len(second.inputs):
+        return None
+    form = b.after(a, place, made.sizes, second.inputs[place].layout.sizes)
+    if form is None:
+        return None
+    return replace(
+        second,
+        form=form,
+        sources=(*second.sources[:place], *first.sources, *second.sources[place + 1 :]),
+        inputs=(*second.inputs[:place], *first.inputs, *second.inputs[place + 1 :]),
+    )
 
 
 def _is_conversion(step: PlanStep) -> bool:
