@@ -221,7 +221,7 @@ def test_a_reshape_is_no_step():
 
     plan = planned(nodes)
 
-    assert names(plan) == ["e Pointwise", "n Pointwise"]
+    assert names(plan) == ["e Pointwise", "n Pointwise", "y Copies"]  # outputs have their own sizes
     assert plan.outputs[0].layout.sizes == (1, 1, 96)
 
 
@@ -230,3 +230,66 @@ def test_a_reshape_of_an_input_is_sent_as_it_is():
     assert names(planned([onnx("r", "Reshape", {"data": "x", "shape": [96]}), onnx("y", "Exp", ["r"])], "r", "y")) == [
         "r Copies", "y Pointwise",
     ]  # fmt: skip
+
+
+def mean(of: str, *axes: int, keepdims: int = 1) -> dict[str, Any]:
+    return onnx("y", "ReduceMean", {"data": of, "axes": [*axes]}, keepdims=keepdims)
+
+
+def test_a_reduction_of_an_expression_is_one_step():
+    nodes = [onnx("m", "Mul", ["x", "half"]), onnx("s", "Mul", ["m", "m"]), mean("s", 1, 2)]
+
+    plan = planned(nodes, constants=HALF)
+
+    assert names(plan) == ["y FusedLines"]
+    assert (plan.stages, plan.held_bytes) == ((), 0)
+    assert plan.scratch_bytes >= X.nbytes  # a line of each half of it
+    (made,) = outputs_of(NumpyBackend(), plan.graph, [X.tobytes()], 1 << 20)
+    expected = ((X / 2) ** 2).mean((1, 2), dtype=np.float64)
+    np.testing.assert_allclose(np.frombuffer(made, np.float32), expected, rtol=1e-6)
+
+
+def test_a_variance_is_two_steps():
+    nodes = [
+        {**mean("x", 2), "name": "m"}, onnx("d", "Sub", ["x", "m"]), onnx("s", "Mul", ["d", "d"]), mean("s", 2),
+    ]  # fmt: skip
+
+    plan = planned(nodes)
+
+    assert names(plan) == ["m Lines", "y FusedLines"]
+    (made,) = outputs_of(NumpyBackend(), plan.graph, [X.tobytes()], 1 << 20)
+    np.testing.assert_allclose(np.frombuffer(made, np.float32), X.var(2, dtype=np.float64).reshape(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("why", "nodes"),
+    [
+        ("the sum has other sizes", [onnx("s", "Abs", ["x"]), mean("s", 2, keepdims=0)]),
+        ("its intermediate is rounded", [onnx("s", "Cast", ["x"], to="float16"), mean("s", 2)]),
+        ("there are no loops for it", [onnx("s", "Abs", ["x"]), {**mean("s", 2), "op_type": "ReduceL2"}]),
+        ("nothing is reduced alone", [onnx("s", "Abs", ["x"]), onnx("y", "Softmax", ["s"], axis=2)]),
+    ],
+)
+def test_other_reductions_stay_apart(why: str, nodes: list[dict[str, Any]]):
+    assert len(planned(nodes).steps) == 2, why
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "fused"),
+    [((4, 1 << 18), 1, True), ((4, (1 << 18) + 1), 1, False), ((2048, 128), 0, True), ((2049, 128), 0, False),
+     ((4096, 8), 0, True)],
+)  # fmt: skip
+def test_lines_that_leave_the_cache_are_not_fused(shape: tuple[int, int], axis: int, fused: bool):
+    x = np.zeros(shape, np.float32)
+    document = {"inputs": {"x": {}}, "nodes": [onnx("s", "Abs", ["x"]), mean("s", axis)], "outputs": {"y": "y"}}
+
+    plan = make_plan(read_graph(document, layouts_of({"x": x})), 1 << 20)
+
+    assert len(plan.steps) == (1 if fused else 2)
+
+
+def test_a_product_of_a_tensor_with_itself_reads_it_once():
+    plan = planned([onnx("a", "Neg", ["x"]), onnx("y", "Mul", ["a", "a"])])
+
+    assert names(plan) == ["y Pointwise"]
+    assert len(plan.steps[0].inputs) == 1

@@ -98,7 +98,7 @@ class Copies(BoxForm):
 
         Args:
             first: makes an input of this one, its only output, which is packed.
-            place: that input.
+            place: the input's place.
             sizes: the sizes of the first's output.
             read: the sizes that this one reads it with.
         """

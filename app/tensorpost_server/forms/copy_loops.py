@@ -131,7 +131,7 @@ class Copy:
 
         Args:
             made: the copies that made the tensor that it reads.
-            sizes: that tensor's sizes.
+            sizes: the tensor's sizes.
             read: the sizes that this one reads it with; the same elements in the same order.
             covered: whether the copies made all of it.
         """

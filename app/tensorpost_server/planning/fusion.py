@@ -5,6 +5,9 @@ in float32 is fused, function by function with a result of float32 after each: e
 compiled loops, and conversions of float16 and 8-bit integers before them, or before a filter that sums many elements
 (a photograph made smaller). What is read by several steps is computed once, and is not fused.
 
+An expression in float32 and the reduction that reads it are one step, whose lines are reduced while they are in the
+cache. A step that reads a tensor twice, such as `x * x`, reads it once.
+
 Copies of copies are one step, unless the second repeats elements: they would be taken apart for every repeat. A copy
 that only gives a tensor other sizes, as Reshape does, is no step: its readers read what it reads.
 
@@ -25,7 +28,7 @@ from tensorpost.values.graph import NodeOutput, Ref
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 
-from ..forms import Copies, Pointwise
+from ..forms import Copies, FusedLines, Lines, Pointwise
 from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
 from ..forms.onnx_resize import OnnxResize
 from ..forms.separable import Rounding, Separable
@@ -51,6 +54,7 @@ def fused(
         outputs: where the outputs come from.
     """
     steps, outputs = _without_reshapes(steps, outputs)
+    steps = [_reading_once(step) for step in steps]
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
     readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
     made, gone = list(steps), set[int]()
@@ -74,6 +78,13 @@ def fused(
                     if joined is not None:
                         gone.add(source.node)
                         break
+    for number, step in enumerate([*made]):
+        for source in step.sources:
+            if number not in gone and isinstance(source, NodeOutput) and readers[source.node] == 1:
+                joined = _reduced(made[source.node], step)
+                if joined is not None:
+                    made[number] = joined
+                    gone.add(source.node)
     return _without(gone, made, outputs)
 
 
@@ -114,11 +125,30 @@ def _without_reshapes(
         if not isinstance(other, NodeOutput):
             return ref
         layout = steps[other.node].outputs[other.index].layout
-        is_same = layout.packed and layout.size_in_bytes == steps[ref.node].outputs[0].layout.size_in_bytes
-        return other if is_same else ref
+        return other if layout == steps[ref.node].outputs[0].layout else ref
 
     sent = [sent_instead(ref) for ref in outputs]
     return _without({ref.node for ref in instead if ref not in sent}, found, sent)
+
+
+def _reading_once(step: PlanStep) -> PlanStep:
+    """The step, where an expression that reads a tensor as several operands, as `x * x` does, has one for them."""
+    if not isinstance(step.form, Pointwise):
+        return step
+    operands = [*zip(step.sources, step.inputs, step.form.types, strict=True)]
+    keys = [(source, slot.layout, name) for source, slot, name in operands]
+    kept = [place for place, key in enumerate(keys) if key not in keys[:place]]
+    if len(kept) == len(keys):
+        return step
+    places = [kept.index(keys.index(key)) for key in keys]
+    form = replace(
+        step.form,
+        expression=_with_operands(step.form.expression, places),
+        types=tuple([step.form.types[place] for place in kept]),
+        input_sizes=(),
+    )
+    sources, inputs = [tuple([side[place] for place in kept]) for side in (step.sources, step.inputs)]
+    return replace(step, form=form, sources=sources, inputs=inputs)
 
 
 def _seen_otherwise(step: PlanStep, steps: Sequence[PlanStep]) -> Iterator[int]:
@@ -190,7 +220,9 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     if narrow and "erf" in a.expression.functions():
         return None  # where CUDA's erf is as exact as 16 bits need
     operands = len(a.types) + len(b.types) - 1
-    expression = _substituted(b.expression, place, _shifted(a.expression, place), len(a.types))
+    expression = _substituted(
+        b.expression, place, _with_operands(a.expression, range(place, place + len(a.types))), len(a.types)
+    )
     values = [*_parts(expression)]
     functions = sum([isinstance(part, FunctionCall) for part in values])
     if operands > MOST_OPERANDS or functions > MOST_FUNCTIONS or len(values) + operands > MOST_VALUES:
@@ -242,6 +274,20 @@ def _composed(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     )
 
 
+def _reduced(first: PlanStep, second: PlanStep) -> PlanStep | None:
+    """An expression, and the reduction that reads what it makes, as one step; None if they cannot be."""
+    a, b, made = first.form, second.form, first.outputs[0].layout
+    if not isinstance(a, Pointwise) or not isinstance(b, Lines) or not b.takes_prologue:
+        return None
+    if not made.packed or made.data_type.numpy_name != "float32" or made.sizes != b.sizes:
+        return None
+    if not _is_conversion(first) and not _in_float32(first):
+        return None
+    pairs = zip(first.inputs, first.operands, strict=True)
+    inputs = tuple([replace(slot, layout=layout) for slot, layout in pairs])
+    return replace(second, form=FusedLines(a, b), sources=first.sources, inputs=inputs)
+
+
 def _is_conversion(step: PlanStep) -> bool:
     """Whether the step makes float32 of narrower numbers."""
     form = step.form
@@ -290,12 +336,12 @@ def _substituted(expression: Expression, place: int, inner: Expression, count: i
             return expression
 
 
-def _shifted(expression: Expression, by: int) -> Expression:
-    """The expression with later operands."""
+def _with_operands(expression: Expression, places: Sequence[int]) -> Expression:
+    """The expression with other operands, of which the new number of each is told."""
     match expression:
         case Operand(index):
-            return Operand(index + by)
+            return Operand(places[index])
         case FunctionCall(name, arguments):
-            return FunctionCall(name, tuple([_shifted(argument, by) for argument in arguments]))
+            return FunctionCall(name, tuple([_with_operands(argument, places) for argument in arguments]))
         case _:
             return expression

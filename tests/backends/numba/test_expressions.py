@@ -296,7 +296,7 @@ def test_a_row_that_is_repeated_is_only_read(numba: NumbaBackend, rows: int):
     plan = plan_of(form, [slot("x", x), slot("row", row)], slot("z", x))
     assert numba.uses_numpy(plan) is None
 
-    run = numba.start(plan, [memoryview(x.reshape(-1).view(np.uint8)), memoryview(memory[:600].view(np.uint8))])
+    run = numba.start(plan, [array.data.cast("B") for array in (x, memory[:600])])
     found = np.frombuffer(run.compute(0), np.float32).reshape(x.shape)
 
     np.testing.assert_array_equal(found, x + np.arange(600, dtype=np.float32).reshape(row.shape))
