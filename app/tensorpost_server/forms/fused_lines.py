@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from .arrays import Lines
-from .base import Box, BoxForm, Form, Reads, extents, whole_box
+from .base import Box, BoxForm, Form, Reads, blocks, extents, whole_box
 from .pointwise import Pointwise
+
+DEVICE_BLOCK = 1 << 26  # elements of the expression that a device makes at a time: 256 MiB, in no budget
 
 FillPart = Callable[[Form, Sequence[Any], Box, Any], None]
 """Computes a box of a form's only output: the form, its inputs, the box, the array that the box is written into."""
@@ -74,6 +78,15 @@ class FusedLines(BoxForm):
             out: see `Form.fill`.
             fill: the function.
         """
+        if xp is not np:
+            length = math.prod([self.lines.sizes[axis] for axis in self.lines.axes])
+            for part in blocks(box, max(1, DEVICE_BLOCK // length)):
+                within = [slice(low - start, high - start) for (low, high), (start, _) in zip(part, box, strict=True)]
+                self._fill_box(xp, inputs, part, out[tuple(within)], fill)
+            return
+        self._fill_box(xp, inputs, box, out, fill)
+
+    def _fill_box(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, fill: FillPart) -> None:
         (read,) = self.lines.reads(box)
         assert read is not None
         made = xp.empty(self.room(box), "float32")[tuple([slice(size) for size in extents(read)])]

@@ -19,7 +19,7 @@ from tests.support.cuda_stand_in import stand_in
 
 from tensorpost.descriptors import ReduceFunction
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.forms import BoxFunction, Copies, Copy, FusedLines, Lines, Pointwise
+from tensorpost_server.forms import BoxFunction, Copies, Copy, FusedLines, Lines, Pointwise, fused_lines
 from tensorpost_server.forms.expression import call, operand
 from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Separable
@@ -74,8 +74,10 @@ def filled(compute: Any, kernel: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return np.asarray(out)
 
 
-def test_a_reduction_of_an_expression(compute: Any):
-    """The kernel's elements, and CuPy's sums of them."""
+@pytest.mark.parametrize("most", [210, 1 << 26])
+def test_a_reduction_of_an_expression(compute: Any, monkeypatch: pytest.MonkeyPatch, most: int):
+    """The kernel's elements, and CuPy's sums of them, in blocks of memory."""
+    monkeypatch.setattr(fused_lines, "DEVICE_BLOCK", most)
     x, row = np.random.default_rng(5).normal(size=(2, 3, 40, 7)).astype(np.float32).clip(-2, 2), np.float32(0.5)
     scaled = Pointwise(call("exp", operand(0) * operand(1)), ("float32", "float32"), "float32")
     lines = Lines(
