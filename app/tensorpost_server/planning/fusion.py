@@ -101,8 +101,8 @@ def _without(
     found: list[PlanStep] = []
     for number in kept:
         step = steps[number]
-        sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
-        found.append(replace(step, sources=tuple(sources)))
+        sources = tuple([moved(source) if isinstance(source, NodeOutput) else source for source in step.sources])
+        found.append(step if sources == step.sources else replace(step, sources=sources))
     return tuple(found), tuple([moved(ref) for ref in outputs])
 
 
@@ -113,8 +113,8 @@ def _without_reshapes(
     instead: dict[NodeOutput, Ref] = {}
     found: list[PlanStep] = []
     for number, step in enumerate(steps):
-        sources = [instead.get(ref, ref) if isinstance(ref, NodeOutput) else ref for ref in step.sources]
-        found.append(replace(step, sources=tuple(sources)))
+        sources = tuple([instead.get(ref, ref) if isinstance(ref, NodeOutput) else ref for ref in step.sources])
+        found.append(step if sources == step.sources else replace(step, sources=sources))
         if isinstance(step.form, Copies) and len(step.inputs) == len(step.outputs) == 1:
             read, made = step.inputs[0].layout, step.outputs[0].layout
             if read.packed and made.packed and read.sizes == made.sizes and step.form.keeps_order(read.sizes):
