@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.support.graph_cases import POINTWISE, GraphCase, drawn_graph, drawn_photograph, layouts_of
+from tests.support.graph_cases import (
+    COPYING,
+    POINTWISE,
+    GraphCase,
+    drawn_graph,
+    drawn_photograph,
+    drawn_reduction,
+    layouts_of,
+)
 
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
@@ -99,6 +107,31 @@ def test_what_is_fused_gives_the_bytes_of_its_parts(backend: Backend):
         parts += len(case.document["nodes"]) - len(make_plan(case.read(), 1 << 20).steps)
         check(backend, case, 1 << 20)
     assert parts > GRAPHS, "most graphs have something to fuse"
+
+
+def test_copies_of_copies_give_the_bytes_of_the_nodes(backend: Backend):
+    if backend.name == "directml":
+        pytest.skip("DirectML computes one operator at a time")
+    parts = 0
+    for seed in range(GRAPHS):
+        chance = random.Random(seed)
+        case = drawn_graph(chance, 8, COPYING)
+        parts += len(case.document["nodes"]) - len(make_plan(case.read(), 1 << 20).steps)
+        check(backend, case, chance.choice([1 << 20, 64, 1000]))
+    assert parts > GRAPHS, "most graphs have something to compose"
+
+
+def test_a_reduction_of_an_expression_gives_the_bytes_of_the_nodes(backend: Backend):
+    if backend.name == "directml":
+        pytest.skip("DirectML computes one operator at a time")
+    fused = 0
+    for seed in range(4 * GRAPHS):
+        chance = random.Random(seed)
+        case = drawn_reduction(chance)
+        fused += len(make_plan(case.read(), 1 << 20).steps) == 1
+        # NumPy and CuPy sum some lines in another order where a slice holds no neighbour of them.
+        check(backend, case, chance.choice([64, 1000, 1 << 20]) if backend.name == "numba" else 1 << 20)
+    assert fused > 3 * GRAPHS
 
 
 def test_a_photograph_that_is_converted_first_gives_the_same_bytes(backend: Backend):

@@ -241,14 +241,22 @@ def _tile(d: _Drawing) -> dict[str, Any]:
     return {"type": "TILE", "inputs": {"input": name}, "desc": {"Repeats": [d.chance.randint(1, 2) for _ in sizes]}}
 
 
+def _expand(d: _Drawing) -> dict[str, Any]:
+    name, _, sizes = d.pick(rank=1)
+    lead = [d.chance.randint(1, 3)] if d.chance.random() < 0.5 else []
+    return _onnx("Expand", {"input": name, "shape": [*lead, *[3 if size == 1 else size for size in sizes]]})
+
+
 NODES: Sequence[Callable[[_Drawing], dict[str, Any]]] = (
     _unary, _unary, _binary, _binary, _cast, _transpose, _reshape, _slice, _concat, _split, _pad, _resize, _reduce,
-    _softmax, _largest, _gather, _product, _join, _tile,
+    _softmax, _largest, _gather, _product, _join, _tile, _expand,
 )  # fmt: skip
 
 
 POINTWISE = (_unary, _unary, _binary, _cast)
 """Nodes that may be fused."""
+COPYING = (_transpose, _transpose, _reshape, _slice, _slice, _concat, _split, _pad, _tile, _join, _expand)
+"""Nodes that copy."""
 
 
 def drawn_graph(
@@ -310,6 +318,27 @@ def drawn_photograph(chance: random.Random) -> GraphCase:
         "outputs": {"y": "y"},
     }
     return GraphCase(document, {"photo": photo})
+
+
+def drawn_reduction(chance: random.Random) -> GraphCase:
+    """Element-wise nodes and a reduction of what they make, along lines of several lengths and directions."""
+    sizes = [chance.choice([1, 2, 3, 5, 8, 17, 40]) for _ in range(chance.randint(1, 4))]
+    sizes[chance.randrange(len(sizes))] = chance.choice([64, 300, 1031, 5000])
+    while np.prod(sizes) > 100_000:
+        sizes[chance.randrange(len(sizes))] = 2
+    axes = sorted(chance.sample(range(len(sizes)), chance.randint(1, len(sizes))))
+    numbers = np.random.default_rng(chance.randrange(1 << 30))
+    x = (numbers.normal(size=sizes) * 3).astype(chance.choice(["float32", "float32", "float16", "uint8"]))
+    row = numbers.normal(size=[chance.choice([1, size]) for size in sizes]).astype(np.float32)
+    kind = chance.choice(["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"])
+    nodes = [
+        {"name": "f", **_onnx("Cast", ["x"], to="float32")},
+        {"name": "d", **_onnx(chance.choice(["Sub", "Mul", "Div"]), ["f", "row"])},
+        {"name": "e", **_onnx(chance.choice(["Exp", "Abs", "Tanh", "Neg"]), ["d"])},
+        {"name": "p", **_onnx("Mul", ["e", chance.choice(["e", "row"])])},
+        {"name": "y", **_onnx(kind, {"data": "p", "axes": axes}, keepdims=1)},
+    ]
+    return GraphCase({"inputs": {"x": {}, "row": {}}, "nodes": nodes, "outputs": {"y": "y"}}, {"x": x, "row": row})
 
 
 # ---- broken ----------------------------------------------------------------------------------------------------------

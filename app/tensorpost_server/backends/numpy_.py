@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
-from ..forms.base import Box, extents
+from ..forms.base import Box, Form, extents
 from ..planning import OutputSlice, Plan, PlanStep
 from .base import HostBackend
 from .device_run import DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
@@ -64,7 +64,7 @@ class NumpyBackend(HostBackend):
 
     def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: None, box: Box) -> Any:
         out = np.empty(extents(box), step.outputs[0].layout.data_type.dtype)
-        step.form.fill(np, inputs, box, out)
+        self.fill(step.form, inputs, box, out)
         return out
 
     def compute_slice(
@@ -72,8 +72,12 @@ class NumpyBackend(HostBackend):
     ) -> memoryview:
         layout, box = step.outputs[piece.output].layout, piece.box
         block = slice_block(layout, piece, target)
-        step.form.fill(np, inputs, box, elements_of(np, block, layout, extents(box)), piece.output)
+        self.fill(step.form, inputs, box, elements_of(np, block, layout, extents(box)), piece.output)
         return block.data
+
+    def fill(self, form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`."""
+        form.fill(np, inputs, box, out, output)
 
     def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         return bytes_of(np, part, layout, piece).data

@@ -5,6 +5,7 @@ from .axes import AxesForm
 from .base import Box, BoxForm, Form, Reads, extents, whole_box
 from .copies import Copies
 from .copy_loops import Copy, Loop
+from .fused_lines import FusedLines
 from .index_ranges import IndexRange
 from .pointwise import Pointwise
 from .separable import Separable
@@ -19,6 +20,7 @@ __all__ = [
     "Copies",
     "Copy",
     "Form",
+    "FusedLines",
     "IndexRange",
     "Lines",
     "Loop",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +21,7 @@ REDUCTION_WEIGHT = 32
 
 LONG_LINE = 1 << 19  # elements; slices of the usual length would cut a longer one, and each compute it anew
 LINES_AT_ONCE = 1 << 18  # elements of lines that are computed together, and of an output that is never made as a whole
+NEIGHBOURS = 128  # lines side by side that are computed together, 512 bytes of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,22 @@ class Lines(BoxForm):
         """See `Form.cut_weight`: a reduction's slices read nothing twice, and its output is small."""
         reduces = all(sizes[axis] == 1 for sizes in self.outputs for axis in self.axes)
         return REDUCTION_WEIGHT if reduces else 1
+
+    @property
+    def takes_prologue(self) -> bool:
+        """Whether an expression may make its input, some lines at a time: a reduction of lines that stay in a cache.
+
+        Where lines lie side by side, some neighbours fit too: of fewer, the parts of rows that are read are too short.
+        """
+        if self.reduction not in ("SUM", "AVERAGE", "MAX", "MIN") or 0 in self.sizes:
+            return False
+        length = math.prod([self.sizes[axis] for axis in self.axes])
+        side_by_side = math.prod(self.sizes[max(self.axes, default=-1) + 1 :])
+        return length * min(side_by_side, NEIGHBOURS) <= LINES_AT_ONCE
+
+    def through(self, box: Box) -> Lines:
+        """The form of the lines through a box of the first output: a tensor of these lines is its input."""
+        return replace(self, sizes=tuple(extents(self.reads(box)[0] or ())), outputs=(tuple(extents(box)),))
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""

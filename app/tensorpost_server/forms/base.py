@@ -14,6 +14,7 @@ form              outputs are made of                                       file
 `Lines`           whole lines along some axes                               `arrays.py`
 `BoxFunction`     anything that can be computed box by box                  `arrays.py`
 `WindowFunction`  windows of one input, channel by channel                  `windows.py`
+`FusedLines`      lines of an expression's elements                         `fused_lines.py`
 `Array`           whole inputs, all outputs together                        `arrays.py`
 ================  ========================================================  ===================================
 

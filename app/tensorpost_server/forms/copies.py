@@ -16,6 +16,7 @@ from .copy_loops import ByteLoops, Copy, byte_loops, uncovered
 LONG_ROW = 256  # bytes; from here on NumPy's loop over a row's elements is no slower than one move of the row
 SMALL = 64 * 1024  # bytes; up to this size an assignment costs most by the views that it takes
 FEW_COPIES = 16  # up to this many copies of a short row, a loop over copies beats an inner loop of that length
+MOST_COMPOSED = 64  # copies of an output that are made of others; each costs some microseconds for every slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,46 @@ class Copies(BoxForm):
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""
         return math.prod(extents(box))
+
+    def keeps_order(self, sizes: Sequence[int]) -> bool:
+        """Whether the only output has the elements of the only input, of these sizes, in the same order."""
+        whole = () if 0 in sizes else (Copy.of_box(sizes),)
+        return self.ranks == (len(sizes),) and self.outputs == (whole,) and self.fill_value is None
+
+    def after(self, first: Copies, place: int, sizes: Sequence[int], read: Sequence[int]) -> Copies | None:
+        """The copies that both make; None if they are not composed, or would repeat elements of the first's output.
+
+        It reads the inputs of the first in the place of the input that the first makes.
+
+        Args:
+            first: makes an input of this one, its only output, which is packed.
+            place: the input's place.
+            sizes: the sizes of the first's output.
+            read: the sizes that this one reads it with.
+        """
+        own = [copy for copies in self.outputs for copy in copies if copy.input == place]
+        fills = {repr(form.fill_value) for form in (self, first) if form.fill_value is not None}
+        if sum([copy.size for copy in own]) > math.prod(sizes) or len(fills) > 1:
+            return None
+        (made,), shift = first.outputs, len(first.ranks) - 1
+        if len(self.ranks) > 1 and any(copy.repeats for copy in made):
+            return None  # the other inputs would not be streamed
+        found: list[tuple[Copy, ...]] = []
+        for copies in self.outputs:
+            parts: list[Copy] = []
+            for copy in copies:
+                if copy.input != place:
+                    parts.append(replace(copy, input=copy.input + shift * (copy.input > place)))
+                    continue
+                composed = copy.after(made, sizes, read, covered=first.fill_value is None)
+                if composed is None:
+                    return None
+                parts += [replace(each, input=each.input + place) for each in composed]
+            found.append(tuple(parts))
+        if max(map(len, found)) > MOST_COMPOSED:
+            return None
+        ranks = (*self.ranks[:place], *first.ranks, *self.ranks[place + 1 :])
+        return Copies(ranks, tuple(found), self.fill_value if first.fill_value is None else first.fill_value)
 
     def fill_element(self, dtype: np.dtype[Any]) -> Any:
         """The fill value as an element of this type, 0 if there is none.

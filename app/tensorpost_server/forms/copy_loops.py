@@ -13,12 +13,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .base import Box, coalesced, extents
 
 MOST_FILLED = 64  # boxes that are filled one by one; more are filled together with what is copied over them
+
+
+_Steps = tuple[tuple[int, int], ...]
+"""Input axes, each with a step in coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,84 @@ class Copy:
                     if high - low > 1:
                         loops[index] = Loop(high - low, loop.target, loop.source)
             yield Copy(self.input, tuple(source), tuple(target), tuple([loop for loop in loops if loop is not None]))
+
+    @property
+    def size(self) -> int:
+        """Elements that it copies."""
+        return math.prod([loop.extent for loop in self.loops])
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it copies an element several times."""
+        return not all(any(step for _, step in loop.source) for loop in self.loops)
+
+    def after(
+        self, made: Sequence[Copy], sizes: Sequence[int], read: Sequence[int], *, covered: bool
+    ) -> list[Copy] | None:
+        """Copies from where others took the elements that this one reads; None if they are not found this way.
+
+        Args:
+            made: the copies that made the tensor that it reads.
+            sizes: the tensor's sizes.
+            read: the sizes that this one reads it with; the same elements in the same order.
+            covered: whether the copies made all of it.
+        """
+        steps = made[0].axis_steps(sizes, read) if covered and len(made) == 1 else None
+        if steps is not None:
+            return [self._moved(made[0], steps)]
+        axes = [axis for loop in self.loops for axis, _ in loop.source]
+        is_box = all(loop.target[1] == 1 and len(loop.source) == 1 and loop.source[0][1] == 1 for loop in self.loops)
+        if not is_box or len(set(axes)) < len(axes) or tuple(read) != tuple(sizes):
+            return None
+        moved = {loop.source[0][0]: loop.target[0] for loop in self.loops}
+        if len(set(moved.values())) < len(moved):
+            return None
+        found: list[Copy] = []
+        for copy in made:
+            for part in copy.within(tuple(self.source_box())):
+                target = list(self.target_start)
+                for axis, to in moved.items():
+                    target[to] += part.target_start[axis]
+                loops = [replace(loop, target=(moved[loop.target[0]], loop.target[1])) for loop in part.loops]
+                found.append(Copy(part.input, part.source_start, tuple(target), tuple(loops)))
+        return found
+
+    def axis_steps(self, sizes: Sequence[int], read: Sequence[int]) -> list[_Steps] | None:
+        """What a step along each axis of the output is in the input; None if the steps of an axis differ.
+
+        Args:
+            sizes: the output's sizes, all of which the copy writes.
+            read: the sizes that the output is read with, whose axes may be parts of its axes.
+        """
+        own: list[_Steps] = [()] * len(sizes)
+        for loop in self.loops:
+            if loop.extent != sizes[loop.target[0]]:
+                return None
+            own[loop.target[0]] = loop.source
+        found: list[_Steps] = []
+        axes, steps, left = iter(zip(sizes, own, strict=True)), _Steps(), 1
+        for size in read:
+            while left == 1 and size != 1:
+                left, steps = next(axes)
+            if left % size:
+                return None
+            left //= size
+            found.append(tuple([(axis, step * left) for axis, step in steps]) if size != 1 else ())
+        return found
+
+    def _moved(self, made: Copy, steps: Sequence[_Steps]) -> Copy:
+        start = list(made.source_start)
+        for axis, at in enumerate(self.source_start):
+            for source, step in steps[axis]:
+                start[source] += at * step
+        loops: list[Loop] = []
+        for loop in self.loops:
+            moves: dict[int, int] = {}
+            for axis, step in loop.source:
+                for source, each in steps[axis]:
+                    moves[source] = moves.get(source, 0) + step * each
+            loops.append(Loop(loop.extent, loop.target, tuple(moves.items())))
+        return Copy(made.input, tuple(start), self.target_start, tuple(loops))
 
     def source_box(self) -> list[tuple[int, int]]:
         """The smallest box of the input that holds what is read."""

@@ -5,6 +5,12 @@ in float32 is fused, function by function with a result of float32 after each: e
 compiled loops, and conversions of float16 and 8-bit integers before them, or before a filter that sums many elements
 (a photograph made smaller). What is read by several steps is computed once, and is not fused.
 
+An expression in float32 and the reduction that reads it are one step, whose lines are reduced while they are in the
+cache. A step that reads a tensor twice, such as `x * x`, reads it once.
+
+Copies of copies are one step, unless the second repeats elements: they would be taken apart for every repeat. A copy
+that only gives a tensor other sizes, as Reshape does, is no step: its readers read what it reads.
+
 An element-wise step that follows copies which repeat elements, as Tile does, comes before them: it has fewer elements
 then, and the copies are sent while they are made.
 """
@@ -13,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +28,7 @@ from tensorpost.values.graph import NodeOutput, Ref
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 
-from ..forms import Copies, Pointwise
+from ..forms import Copies, FusedLines, Lines, Pointwise
 from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
 from ..forms.onnx_resize import OnnxResize
 from ..forms.separable import Rounding, Separable
@@ -47,6 +53,8 @@ def fused(
         steps: the steps, in the order in which they are computed.
         outputs: where the outputs come from.
     """
+    steps, outputs = _without_reshapes(steps, outputs)
+    steps = [_reading_once(step) for step in steps]
     readers = Counter([source.node for step in steps for source in step.sources if isinstance(source, NodeOutput)])
     readers.update([ref.node for ref in outputs for _ in range(2)])  # what is sent is never an intermediate result
     made, gone = list(steps), set[int]()
@@ -65,11 +73,26 @@ def fused(
             joined = None
             for place, source in enumerate(made[number].sources):
                 if isinstance(source, NodeOutput) and readers[source.node] == 1:
-                    joined = _joined(made[source.node], made[number], place) or _summed(made[source.node], made[number])
+                    first, second = made[source.node], made[number]
+                    joined = _joined(first, second, place) or _summed(first, second) or _composed(first, second, place)
                     if joined is not None:
                         gone.add(source.node)
                         break
-    kept = [number for number in range(len(made)) if number not in gone]
+    for number, step in enumerate([*made]):
+        for source in step.sources:
+            if number not in gone and isinstance(source, NodeOutput) and readers[source.node] == 1:
+                joined = _reduced(made[source.node], step)
+                if joined is not None:
+                    made[number] = joined
+                    gone.add(source.node)
+    return _without(gone, made, outputs)
+
+
+def _without(
+    gone: Container[int], steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]
+) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
+    """The other steps, and where the outputs come from then."""
+    kept = [number for number in range(len(steps)) if number not in gone]
     places = {number: place for place, number in enumerate(kept)}
 
     def moved(ref: NodeOutput) -> NodeOutput:
@@ -77,10 +100,55 @@ def fused(
 
     found: list[PlanStep] = []
     for number in kept:
-        step = made[number]
-        sources = [moved(source) if isinstance(source, NodeOutput) else source for source in step.sources]
-        found.append(replace(step, sources=tuple(sources)))
+        step = steps[number]
+        sources = tuple([moved(source) if isinstance(source, NodeOutput) else source for source in step.sources])
+        found.append(step if sources == step.sources else replace(step, sources=sources))
     return tuple(found), tuple([moved(ref) for ref in outputs])
+
+
+def _without_reshapes(
+    steps: Sequence[PlanStep], outputs: Sequence[NodeOutput]
+) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
+    """The steps without copies in the same order, such as Reshape: their readers read what they read."""
+    instead: dict[NodeOutput, Ref] = {}
+    found: list[PlanStep] = []
+    for number, step in enumerate(steps):
+        sources = tuple([instead.get(ref, ref) if isinstance(ref, NodeOutput) else ref for ref in step.sources])
+        found.append(step if sources == step.sources else replace(step, sources=sources))
+        if isinstance(step.form, Copies) and len(step.inputs) == len(step.outputs) == 1:
+            read, made = step.inputs[0].layout, step.outputs[0].layout
+            if read.packed and made.packed and read.sizes == made.sizes and step.form.keeps_order(read.sizes):
+                instead[NodeOutput(number, 0)] = sources[0]
+
+    def sent_instead(ref: NodeOutput) -> NodeOutput:
+        other = instead.get(ref)
+        if not isinstance(other, NodeOutput):
+            return ref
+        layout = steps[other.node].outputs[other.index].layout
+        return other if layout == steps[ref.node].outputs[0].layout else ref
+
+    sent = [sent_instead(ref) for ref in outputs]
+    return _without({ref.node for ref in instead if ref not in sent}, found, sent)
+
+
+def _reading_once(step: PlanStep) -> PlanStep:
+    """The step, where an expression that reads a tensor as several operands, as `x * x` does, has one for them."""
+    if not isinstance(step.form, Pointwise):
+        return step
+    operands = [*zip(step.sources, step.inputs, step.form.types, strict=True)]
+    keys = [(source, slot.layout, name) for source, slot, name in operands]
+    kept = [place for place, key in enumerate(keys) if key not in keys[:place]]
+    if len(kept) == len(keys):
+        return step
+    places = [kept.index(keys.index(key)) for key in keys]
+    form = replace(
+        step.form,
+        expression=_with_operands(step.form.expression, places),
+        types=tuple([step.form.types[place] for place in kept]),
+        input_sizes=(),
+    )
+    sources, inputs = [tuple([side[place] for place in kept]) for side in (step.sources, step.inputs)]
+    return replace(step, form=form, sources=sources, inputs=inputs)
 
 
 def _seen_otherwise(step: PlanStep, steps: Sequence[PlanStep]) -> Iterator[int]:
@@ -152,7 +220,9 @@ def _joined(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
     if narrow and "erf" in a.expression.functions():
         return None  # where CUDA's erf is as exact as 16 bits need
     operands = len(a.types) + len(b.types) - 1
-    expression = _substituted(b.expression, place, _shifted(a.expression, place), len(a.types))
+    expression = _substituted(
+        b.expression, place, _with_operands(a.expression, range(place, place + len(a.types))), len(a.types)
+    )
     values = [*_parts(expression)]
     functions = sum([isinstance(part, FunctionCall) for part in values])
     if operands > MOST_OPERANDS or functions > MOST_FUNCTIONS or len(values) + operands > MOST_VALUES:
@@ -184,6 +254,38 @@ def _summed(first: PlanStep, second: PlanStep) -> PlanStep | None:
     if not any(weight is not None and np.count_nonzero(weight) > MOST_BLENDED for weight in weights):
         return None
     return replace(second, sources=first.sources, inputs=first.inputs)
+
+
+def _composed(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
+    """Copies of copies as one step; None if they cannot be."""
+    a, b, made = first.form, second.form, first.outputs[0].layout
+    if not isinstance(a, Copies) or not isinstance(b, Copies) or len(first.outputs) != 1 or not made.packed:
+        return None
+    if len(a.ranks) != len(first.inputs) or len(b.ranks) != len(second.inputs):
+        return None
+    form = b.after(a, place, made.sizes, second.inputs[place].layout.sizes)
+    if form is None:
+        return None
+    return replace(
+        second,
+        form=form,
+        sources=(*second.sources[:place], *first.sources, *second.sources[place + 1 :]),
+        inputs=(*second.inputs[:place], *first.inputs, *second.inputs[place + 1 :]),
+    )
+
+
+def _reduced(first: PlanStep, second: PlanStep) -> PlanStep | None:
+    """An expression, and the reduction that reads what it makes, as one step; None if they cannot be."""
+    a, b, made = first.form, second.form, first.outputs[0].layout
+    if not isinstance(a, Pointwise) or not isinstance(b, Lines) or not b.takes_prologue:
+        return None
+    if not made.packed or made.data_type.numpy_name != "float32" or made.sizes != b.sizes:
+        return None
+    if not _is_conversion(first) and not _in_float32(first):
+        return None
+    pairs = zip(first.inputs, first.operands, strict=True)
+    inputs = tuple([replace(slot, layout=layout) for slot, layout in pairs])
+    return replace(second, form=FusedLines(a, b), sources=first.sources, inputs=inputs)
 
 
 def _is_conversion(step: PlanStep) -> bool:
@@ -234,12 +336,12 @@ def _substituted(expression: Expression, place: int, inner: Expression, count: i
             return expression
 
 
-def _shifted(expression: Expression, by: int) -> Expression:
-    """The expression with later operands."""
+def _with_operands(expression: Expression, places: Sequence[int]) -> Expression:
+    """The expression with other operands, of which the new number of each is told."""
     match expression:
         case Operand(index):
-            return Operand(index + by)
+            return Operand(places[index])
         case FunctionCall(name, arguments):
-            return FunctionCall(name, tuple([_shifted(argument, by) for argument in arguments]))
+            return FunctionCall(name, tuple([_with_operands(argument, places) for argument in arguments]))
         case _:
             return expression

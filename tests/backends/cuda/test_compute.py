@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from tests.support.cuda_cases import Call, agree, copy_calls, is_exact, pointwis
 from tests.support.cuda_emulation import COMPILER
 from tests.support.cuda_stand_in import stand_in
 
+from tensorpost.descriptors import ReduceFunction
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.forms import BoxFunction, Copies, Copy
+from tensorpost_server.forms import BoxFunction, Copies, Copy, FusedLines, Lines, Pointwise, fused_lines
+from tensorpost_server.forms.expression import call, operand
 from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
+from tensorpost_server.operators.reduction import reduce_lines
 from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
@@ -68,6 +72,27 @@ def filled(compute: Any, kernel: Any, x: Any, shape: tuple[int, ...]) -> Any:
     out = compute.cupy.empty(shape, x.dtype)
     compute.fill(kernel, [compute.cupy.asarray(x)], tuple((0, size) for size in shape), out)
     return np.asarray(out)
+
+
+@pytest.mark.parametrize("most", [210, 1 << 26])
+def test_a_reduction_of_an_expression(compute: Any, monkeypatch: pytest.MonkeyPatch, most: int):
+    """The kernel's elements, and CuPy's sums of them, in blocks of memory."""
+    monkeypatch.setattr(fused_lines, "DEVICE_BLOCK", most)
+    x, row = np.random.default_rng(5).normal(size=(2, 3, 40, 7)).astype(np.float32).clip(-2, 2), np.float32(0.5)
+    scaled = Pointwise(call("exp", operand(0) * operand(1)), ("float32", "float32"), "float32")
+    lines = Lines(
+        reduce_lines, (1, 3), x.shape, ((2, 1, 40, 1),), ((("axes", (1, 3)), ("function", ReduceFunction.SUM)),), 0
+    )
+    form = FusedLines(scaled, replace(lines, reduction="SUM"))
+    repeated = np.broadcast_to(compute.cupy.asarray(row.reshape(1)), x.shape, subok=True)
+    inputs, box = [compute.cupy.asarray(x), repeated], ((0, 2), (0, 1), (5, 33), (0, 1))
+    made, out = compute.cupy.empty(x.shape, np.float32), compute.cupy.empty((2, 1, 28, 1), np.float32)
+
+    compute.fill(scaled, inputs, tuple((0, size) for size in x.shape), made)
+    compute.fill(form, inputs, box, out)
+
+    np.testing.assert_array_equal(np.asarray(out), np.asarray(made)[:, :, 5:33].sum((1, 3), keepdims=True))
+    np.testing.assert_allclose(np.asarray(made), np.exp(x.astype(np.float64) / 2), rtol=1e-6)
 
 
 def test_an_empty_box_is_filled_by_nothing(compute: Any):

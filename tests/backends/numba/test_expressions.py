@@ -285,3 +285,19 @@ def test_object_code_is_of_the_codes_that_it_was_made_with(monkeypatch: pytest.M
     monkeypatch.setattr(library, "CODES", dict(reversed(instructions.CODES.items())))
 
     assert library.object_file("expressions") != before
+
+
+@pytest.mark.parametrize("rows", [3, 4, 10, 40])
+def test_a_row_that_is_repeated_is_only_read(numba: NumbaBackend, rows: int):
+    """A block of one row reads it in place, one of several copies it: to a register, not to where it was read."""
+    x, row = np.ones((2, rows, 300), np.float32), np.empty((2, 1, 300), np.float32)
+    memory = np.arange(4000, dtype=np.float32)  # the row, and what lies behind it
+    form = Pointwise(X + Y, ("float32", "float32"), "float32")
+    plan = plan_of(form, [slot("x", x), slot("row", row)], slot("z", x))
+    assert numba.uses_numpy(plan) is None
+
+    run = numba.start(plan, [array.data.cast("B") for array in (x, memory[:600])])
+    found = np.frombuffer(run.compute(0), np.float32).reshape(x.shape)
+
+    np.testing.assert_array_equal(found, x + np.arange(600, dtype=np.float32).reshape(row.shape))
+    np.testing.assert_array_equal(memory, np.arange(4000))

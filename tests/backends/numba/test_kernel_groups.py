@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conformance.test_graphs import node_by_node, outputs_of
+from tests.support.graph_cases import layouts_of
 
 from tensorpost.descriptors import OperatorDesc, parse_operator
+from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.problems import InvalidParameter, NoBackend
 from tensorpost_server import commands
 from tensorpost_server.backends.numba_ import NumbaBackend, library
 from tensorpost_server.backends.numba_.kernels import KERNELS
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.forms import FusedLines
 from tensorpost_server.planning import make_plan
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -97,3 +102,24 @@ def test_a_compilation_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(NoBackend, match=r"of reductions ended with status 1: OSError: a library is missing$"):
         commands.warmup(lambda _: None, ["reductions"])
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_fused_uses_what_is_compiled(numba: NumbaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The loops' powers of e, and NumPy's sums: the bytes of both nodes with the same loops."""
+    shutil.copy(library.object_file("expressions"), tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    x = np.random.default_rng(3).normal(size=(5, 700)).astype(np.float32)
+    nodes = [
+        {"name": "e", "op_type": "Exp", "inputs": "x"},
+        {"name": "y", "op_type": "ReduceSum", "inputs": {"data": "e", "axes": [1]}},
+    ]
+    document = {"inputs": {"x": {}}, "nodes": nodes, "outputs": {"y": "y"}}
+    graph = read_graph(document, layouts_of({"x": x}))
+    backend = NumbaBackend()
+    assert [type(step.form) for step in make_plan(graph, 1 << 20).steps] == [FusedLines]
+
+    found = outputs_of(backend, graph, [x.tobytes()], 1 << 20)
+
+    assert found == node_by_node(backend, graph, [x.tobytes()])
+    assert found != outputs_of(NumpyBackend(), graph, [x.tobytes()], 1 << 20), "the functions differ in some last bits"
+    assert backend.library(make_plan(graph, 1 << 20)) == "numpy"

@@ -170,7 +170,7 @@ def test_a_table_of_many_taps_is_made_in_parts_one_at_a_time(numba: NumbaBackend
 
 
 def test_large_scratch_memory_is_given_back():
-    scratch = launch_plan._Scratch()
+    scratch = launch_plan.Scratch()
 
     small = scratch.block(100)
     scratch.block(launch_plan.MOST_SCRATCH_KEPT + 1)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import Box, Form
+from ...forms import Box, Form, FusedLines
 from ...forms.onnx_resize import OnnxResize
 from . import kernel_files
 from .dimensions import Step
@@ -105,6 +105,9 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
         out: array of the box's shape and the output's type; possibly strided, its old content undefined.
         output: which output.
     """
+    if isinstance(form, FusedLines):
+        form.fill_parts(cupy, inputs, box, out, fill)
+        return
     addresses = [x.data.ptr for x in inputs]
     target = out.data.ptr
     layouts = tuple([(x.dtype, x.strides, at % 16) for x, at in zip(inputs, addresses, strict=True)])

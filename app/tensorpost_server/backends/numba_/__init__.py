@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
-from ...forms import Copies, Copy, Form, Lines, Pointwise
+from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
 from ...forms.base import Box, extents
@@ -39,6 +39,7 @@ from ..numpy_ import NumpyBackend, slice_block
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
+from .fused_lines_plan import FusedLinesPlanner
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .reduction_plan import ReductionPlanner
 from .sum_plan import SumPlanner
@@ -170,6 +171,41 @@ class NumbaBackend(NumpyBackend):
             recipes[id(step)] = recipe
         return recipe
 
+    def fill(self, form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """Fill a box by NumPy; the parts of a fused form by what computes them alone."""
+        if isinstance(form, FusedLines):
+            form.fill_parts(np, inputs, box, out, self._fill_part)
+        else:
+            form.fill(np, inputs, box, out, output)
+
+    def _fill_part(self, form: Form, inputs: Sequence[Any], box: Box, out: Any) -> None:
+        planner = self._planner(form, tuple([x.dtype.name for x in inputs]), (out.dtype.name,))
+        if isinstance(planner, str):
+            form.fill(np, inputs, box, out)
+            return
+        source, target = [
+            [StridedBuffer(x.strides, x.itemsize, KINDS.get(x.dtype.str, -1), block=first + number)
+             for number, x in enumerate(arrays)]
+            for arrays, first in ((inputs, FIRST_INPUT), ([out], TARGET))
+        ]  # fmt: skip
+        planner.plan(source, target[0], box, 0).run(*_addresses(out, inputs))
+
+    def _planner(self, form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Planner | str:
+        """What plans a form with inputs and outputs of these types, or why NumPy computes it."""
+        if isinstance(form, FusedLines):
+            prologue = self._planner(form.prologue, inputs, ("float32",))
+            reduction = self._planner(form.lines, ("float32",), outputs)
+            if isinstance(prologue, str) or isinstance(reduction, str):
+                return prologue if isinstance(prologue, str) else str(reduction)
+            return FusedLinesPlanner(form, prologue, reduction)
+        made = _planner_for(form, inputs, outputs)
+        if isinstance(made, str):
+            return made
+        planner = made(self.kernels)
+        if library.GROUPS[planner.group][0] not in self.kernels:
+            return f"the loops for {planner.group} are not compiled: run `tensorpost warmup`"
+        return planner
+
     def _new_recipe(self, step: PlanStep) -> _Recipe:
         inputs, outputs = step.operands, [slot.layout for slot in step.outputs]
         names = [tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)]
@@ -178,10 +214,8 @@ class NumbaBackend(NumpyBackend):
             sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
             form = Copies((len(sizes),), ((Copy.of_box(sizes),),)) if 0 not in sizes else form
         empty = all(0 in layout.sizes for layout in outputs)
-        made = "there is nothing to compute" if empty else _planner_for(form, names[0], names[1])
-        planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)
-        if planner is not None and library.GROUPS[planner.group][0] not in self.kernels:
-            planner, reason = None, f"the loops for {planner.group} are not compiled: run `tensorpost warmup`"
+        made = "there is nothing to compute" if empty else self._planner(form, names[0], names[1])
+        planner, reason = (None, made) if isinstance(made, str) else (made, None)
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
         return _Recipe(step, planner, reason, tuple(sources), tuple(targets))

@@ -62,7 +62,7 @@ class _KernelLaunch:
 _NO_SCRATCH = (np.empty(0, np.uint8), 0)
 
 
-class _Scratch(threading.local):
+class Scratch(threading.local):
     """A block of bytes per thread, as large as it ever had to be there, up to `MOST_SCRATCH_KEPT`."""
 
     kept: tuple[NDArray[np.uint8], int] = _NO_SCRATCH
@@ -78,7 +78,22 @@ class _Scratch(threading.local):
         return made
 
 
-_SCRATCH = _Scratch()
+_SCRATCH = Scratch()
+
+
+class BlockCalls(Protocol):
+    """Calls that compute blocks of a box, of the same extents.
+
+    Attributes:
+        nbytes: see `LaunchPlan.nbytes`.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def run(self, target: int, *inputs: int) -> None:
+        """See `LaunchPlan.run`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -88,19 +103,21 @@ class LaunchPlan:
     Attributes:
         launches: the calls, in order.
         parts: make plans for other parts of the box, whose tables are too large to be there at the same time.
+        blocks: calls that compute blocks of the box.
         scratch: bytes of scratch memory that the calls need.
         kept: tables whose addresses stand in the parameters.
     """
 
     launches: list[_KernelLaunch] = field(default_factory=list[_KernelLaunch])
     parts: list[Callable[[], LaunchPlan]] = field(default_factory=list[Callable[[], "LaunchPlan"]])
+    blocks: list[BlockCalls] = field(default_factory=list["BlockCalls"])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
 
     @property
     def nbytes(self) -> int:
         """Estimate of the memory that the calls hold, bytes; without the tables."""
-        parts = _LAUNCH_BYTES * len(self.parts)
+        parts = _LAUNCH_BYTES * len(self.parts) + sum([each.nbytes for each in self.blocks])
         return parts + sum([_LAUNCH_BYTES + 8 * len(launch.parameters) for launch in self.launches])
 
     def run(self, target: int, *inputs: int) -> None:
@@ -112,6 +129,8 @@ class LaunchPlan:
             for at, number in launch.blocks:
                 parameters[at] += addresses[number]
             launch.kernel(parameters.buffer_info()[0])
+        for each in self.blocks:
+            each.run(target, *inputs)
         for part in self.parts:
             part().run(target, *inputs)
 

@@ -284,7 +284,9 @@ def expression(p):
                     in_place = source_kind == computed and step == computed_item
                     if in_place and (count_rows == 1 or row_step == computed_item * width):
                         where_is[i] = first
-                    elif row == 0 or row_step != 0 or width != columns:
+                        continue
+                    where_is[i] = memory + PITCH * i  # the input may have been read in place before
+                    if row == 0 or row_step != 0 or width != columns:
                         load_block(source_kind, first, row_step, step, count_rows, width, where_is[i])
                 out = target + row * target_row + column * target_step
                 in_place = kind == computed and target_step == item
