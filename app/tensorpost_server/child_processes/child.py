@@ -24,7 +24,7 @@ import numpy as np
 
 from ..machine import free_unused_memory
 from .messages import receive, send_parts, travels
-from .onnx_functions import forget_sessions, infer_node, run_node, version_of_schema
+from .onnx_functions import forget_sessions, infer_node, run_model, version_of_schema
 from .picture_functions import decode_picture, encode_picture, open_picture
 from .refusal import FunctionRefusal
 from .segment import SharedSegment
@@ -36,7 +36,7 @@ FUNCTIONS: Mapping[str, ChildFunction] = {
     "encode_picture": encode_picture,
     "infer_node": infer_node,
     "open_picture": open_picture,
-    "run_node": run_node,
+    "run_model": run_model,
     "version_of_schema": version_of_schema,
 }
 

@@ -3,7 +3,7 @@
 | pool | module | calls |
 | --- | --- | --- |
 | `ONNX` | `onnx` | versions of operators; the check of a node, and the inference of its outputs |
-| `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node |
+| `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node or several |
 | `PICTURES` | Pillow | reading and writing pictures |
 
 Pools belong to the process and not to an application: plans are values of the process too, and are run by Ray's

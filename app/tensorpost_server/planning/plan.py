@@ -17,6 +17,7 @@ from ..forms import whole_box
 from ..forms.base import extents
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
+from .partitions import in_one_partition, partitioned
 from .slices import OutputSlices, SliceRange, Slices, cut
 from .step import PlanStep
 from .streaming import streamed, streams_of
@@ -170,24 +171,31 @@ class _PlanKey:
         return hash(self.parts)
 
 
-def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
+def make_plan(graph: Graph | Operation, slice_bytes: int, *, by_onnx_runtime: bool = False) -> Plan:
     """Decide everything about one call.
 
     Args:
         graph: a graph, or the operation of a graph of one node, whose own rules hold already.
         slice_bytes: the most bytes of output made at a time.
+        by_onnx_runtime: whether ONNX Runtime computes all of the graph, whose nodes have names, in one step.
+
+    Raises:
+        InvalidParameter: ONNX Runtime shall compute it, and it has a node that is none of ONNX's.
+        NoBackend: ONNX Runtime computes some of it, and is not installed.
     """
     key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
     is_large = key.size_in_bytes > _MOST_KEPT_BYTES
-    return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes)
+    return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes, by_onnx_runtime)
 
 
 @lru_cache(maxsize=1024)
-def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
+def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
     graph = key.graph
     steps, sources = tuple([PlanStep.of(node) for node in graph.nodes]), graph.outputs
-    if len(steps) > 1:
-        steps, sources = fused(steps, sources)
+    if by_onnx_runtime:
+        steps, sources = in_one_partition(graph, steps)
+    elif len(steps) > 1:
+        steps, sources = fused(*partitioned(graph, steps))
     in_boxes = streamed(steps, sources, slice_bytes) if len(steps) > 1 else frozenset[int]()
     in_full = computed_in_full(steps, sources, in_boxes)
     lifetimes = Lifetimes(steps, sources, in_full)
