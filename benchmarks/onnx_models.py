@@ -107,8 +107,9 @@ def compare(case: Any, found: dict[str, NDArray[Any]], model: Any, outputs: list
 
 def network(name: str) -> Any:
     """A network of the package with random weights by value, each scaled by what its products sum."""
-    import onnx
     import onnx.backend.test
+
+    import onnx
     from onnx import numpy_helper
 
     found = onnx.load(Path(onnx.backend.test.__path__[0]) / "data" / "light" / f"light_{name}.onnx")

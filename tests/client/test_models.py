@@ -96,6 +96,19 @@ def test_a_network_gives_what_onnx_runtime_gives(server_url: str, tmp_path: Path
     np.testing.assert_array_equal(by_bytes["scores"], by_proto["scores"])
 
 
+def test_onnx_runtime_computes_a_whole_model(server_url: str):
+    model, image = classifier(), RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
+    expected = by_runtime(model, {"image": image})
+
+    with Client(server_url) as tp:
+        found = tp.run_model(model, {"image": image}, backend="onnxruntime")
+        with pytest.raises(InvalidParameter, match="computes models and graphs"):
+            tp.tile(image, 2, backend="onnxruntime")
+
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_published_networks(server_url: str, name: str):
     """Models of ONNX's own tests, whose weights are one number each."""
@@ -152,6 +165,9 @@ def test_the_command_line(server_url: str, tmp_path: Path, monkeypatch: pytest.M
     assert ran.exit_code == 0, ran.output
     expected = by_runtime(classifier_again(path), {"image": image})["scores"]
     np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), expected, rtol=1e-5, atol=1e-5)
+    files = [f"image={tmp_path / 'image.npy'}", "-o", f"scores={tmp_path / 'theirs.npy'}"]
+    assert command("run", path, *files, "--backend", "onnxruntime").exit_code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "theirs.npy"), expected, rtol=1e-5, atol=1e-5)
     drawn = command("show", path, "image=1,3,16,16", "-o", tmp_path / "model.svg")
     assert drawn.exit_code == 0
     assert (tmp_path / "model.svg").read_text().startswith("<svg")

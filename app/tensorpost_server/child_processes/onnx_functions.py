@@ -16,8 +16,8 @@ from .refusal import FunctionRefusal
 
 _MOST_SESSIONS = 32
 _MOST_KEPT_MODEL_BYTES = 256 << 10
-"""A larger model holds constants by value; its session is not kept, for it holds them too. ResNet-50 without its weights
-has 60 KiB."""
+"""A larger model holds constants by value; its session is not kept, for it holds them too. ResNet-50 has
+20 KiB without its weights."""
 
 _sessions: OrderedDict[bytes, Any] = OrderedDict()
 _OUT_OF_MEMORY = ("bad alloc", "bad_alloc", "failed to allocate", "out of memory", "cannot allocate memory")

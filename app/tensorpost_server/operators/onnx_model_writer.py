@@ -28,7 +28,7 @@ _SCALARS = frozenset({"axis", "constant_value", "delta", "depth", "k", "limit", 
 
 
 @dataclass(frozen=True, slots=True)
-class ModelNode:
+class WrittenNode:
     """A node of a model.
 
     Attributes:
@@ -36,16 +36,19 @@ class ModelNode:
         name: what the model calls it.
         inputs: names of the tensors that `operation.tensors` are.
         outputs: names of the tensors that `operation.results` are.
+        of_signed_zeros: whether Relu and Clip are written as maximum and minimum, which give 0 for -0 and a bound of 0,
+            as our own forms do; ONNX Runtime's give -0.
     """
 
     operation: OnnxNode
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    of_signed_zeros: bool = False
 
 
 def model_bytes(
-    nodes: Sequence[ModelNode], inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[tuple[str, OnnxTensor]],
+    nodes: Sequence[WrittenNode], inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[tuple[str, OnnxTensor]],
     opset: int,
 ) -> bytes:  # fmt: skip
     """A `ModelProto`.
@@ -53,23 +56,26 @@ def model_bytes(
     Args:
         nodes: the nodes, each after those whose outputs it reads.
         inputs: name, type and shape of each tensor that is given.
-        outputs: name and type of each tensor that comes back; shapes are left to ONNX Runtime.
+        outputs: the same of each tensor that comes back.
         opset: the version of ONNX's operators that all nodes are read at.
     """
     graph: list[bytes] = []
     for node in nodes:
         graph += _node_fields(node)
     graph.append(_text(2, "partition"))
-    graph += [_message(11, _value_info(name, tensor, sizes=tensor.shape)) for name, tensor in inputs]
+    graph += [_message(11, _value_info(name, tensor)) for name, tensor in inputs]
     graph += [_message(12, _value_info(name, tensor)) for name, tensor in outputs]
     opset_import = _text(1, "") + _whole(2, opset)
     return b"".join([_whole(1, _IR_VERSION), _text(2, "tensorpost"), _message(7, b"".join(graph)),
                      _message(8, opset_import)])  # fmt: skip
 
 
-def _node_fields(node: ModelNode) -> Iterator[bytes]:
+def _node_fields(node: WrittenNode) -> Iterator[bytes]:
     """The node, and the constants that belong to it, as fields of a `GraphProto`."""
     operation = node.operation
+    if node.of_signed_zeros and operation.op_type in ("Clip", "Relu"):
+        yield from _bounded(node)
+        return
     names = dict(zip([name for name, _ in operation.tensors], node.inputs, strict=True))
     if isinstance(operation.meaning, ModelParameters):
         formal, attributes, constants = _parts_of_model(operation.meaning.model)
@@ -87,9 +93,36 @@ def _node_fields(node: ModelNode) -> Iterator[bytes]:
     read = [names.get(name, "") for name in formal]
     while read and not read[-1]:
         read.pop()
-    parts = [_text(1, name) for name in read] + [_text(2, name) for name in node.outputs]
-    parts += [_text(3, node.name), _text(4, operation.op_type)]
-    yield _message(1, b"".join(parts + [_message(5, attribute) for attribute in attributes]))
+    yield _node(node.name, operation.op_type, read, node.outputs, attributes)
+
+
+def _bounded(node: WrittenNode) -> Iterator[bytes]:
+    """Clip, or Relu, as Max and Min."""
+    operation = node.operation
+    given = dict(zip([name for name, _ in operation.tensors], node.inputs, strict=True))
+    bounds = {name: given[name] for name in ("min", "max") if name in given}
+    numbers = {"min": 0.0} if operation.op_type == "Relu" else dict(operation.attributes)
+    for key in ("min", "max"):
+        if (number := numbers.get(key)) is not None:
+            bounds[key] = f"{node.name}.{key}"
+            yield _message(5, _tensor(np.array(number, np.float32)) + _text(8, bounds[key]))
+    source = node.inputs[0]
+    steps = [(op_type, bounds[key]) for key, op_type in (("min", "Max"), ("max", "Min")) if key in bounds]
+    for place, (op_type, bound) in enumerate(steps):
+        target = node.outputs[0] if place == len(steps) - 1 else f"{node.name}.bounded"
+        yield _node(f"{node.name}.{op_type}", op_type, [source, bound], [target])
+        source = target
+    if not steps:
+        yield _node(node.name, "Identity", [source], node.outputs)
+
+
+def _node(
+    name: str, op_type: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Sequence[bytes] = ()
+) -> bytes:  # fmt: skip
+    """A field of a `GraphProto` with a `NodeProto`."""
+    parts = [*[_text(1, each) for each in inputs], *[_text(2, each) for each in outputs]]
+    parts += [_text(3, name), _text(4, op_type), *[_message(5, attribute) for attribute in attributes]]
+    return _message(1, b"".join(parts))
 
 
 def _parts_of_model(model: bytes) -> tuple[list[str], list[bytes], dict[str, bytes]]:
@@ -141,14 +174,15 @@ def _constant(operation: OnnxNode, name: str, values: Sequence[int | float]) -> 
 
 def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float]) -> str:
     """The type of a small input: that of what shares its variable, or one that holds the numbers."""
-    if len(entry.types) > 1 and entry.variable:
+    types = [*entry.types]
+    if len(types) > 1 and entry.variable:
         schema = operation.schema
         shared = {slot.name for slot in (*schema.inputs, *schema.outputs) if slot.variable == entry.variable}
         for name, tensor in (*operation.tensors, *operation.results):
             if name in shared:
                 return tensor.row.numpy_name
     whole = all(isinstance(value, int) for value in values)
-    return "int64" if whole and "int64" in entry.types else entry.types[0]
+    return "int64" if whole and "int64" in types else types[0]
 
 
 def _tensor(array: Any) -> bytes:
@@ -157,12 +191,10 @@ def _tensor(array: Any) -> bytes:
     return b"".join([*dims, _whole(2, data_type(array.dtype).onnx_code), _message(9, array.tobytes())])
 
 
-def _value_info(name: str, tensor: OnnxTensor, sizes: Sequence[int] | None = None) -> bytes:
+def _value_info(name: str, tensor: OnnxTensor) -> bytes:
     """A `ValueInfoProto`."""
-    kind = _whole(1, tensor.row.onnx_code)
-    if sizes is not None:
-        kind += _message(2, b"".join([_message(1, _whole(1, size)) for size in sizes]))
-    return _text(1, name) + _message(2, _message(1, kind))
+    sizes = b"".join([_message(1, _whole(1, size)) for size in tensor.shape])
+    return _text(1, name) + _message(2, _message(1, _whole(1, tensor.row.onnx_code) + _message(2, sizes)))
 
 
 def _varint(value: int) -> bytes:

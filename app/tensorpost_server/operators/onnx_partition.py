@@ -2,7 +2,7 @@
 
 What goes between two nodes of a partition never leaves ONNX Runtime's process. Nodes that are computed here by
 themselves may be part of one, if ONNX Runtime gives the same bytes (`gives_same_bytes`): those that move elements, and
-sums, differences and products of float32, which IEEE 754 leaves no choice.
+those of float32 with one rounding for each operation, which IEEE 754 leaves no choice.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from tensorpost.onnx import OnnxNode, OnnxTensor
 
 from ..forms import Array, Form, whole_box
-from .onnx_model_writer import ModelNode, model_bytes
+from .onnx_model_writer import WrittenNode, model_bytes
 from .onnx_runtime import LIBRARY, array_form, require_runtime
 from .onnx_runtime_cost import extra_bytes
 
-__all__ = ["PartitionNode", "gives_same_bytes", "may_join", "partition_form"]
+__all__ = ["LEAST_OPSET", "SAME_FROM", "PartitionNode", "gives_same_bytes", "may_join", "partition_form"]
 
-_SAME_FROM: Mapping[str, int] = {
-    "Add": 7, "Concat": 4, "Flatten": 1, "Identity": 1, "Mul": 7, "Relu": 6, "Reshape": 5, "Slice": 1, "Split": 2,
-    "Squeeze": 1, "Sub": 7, "Sum": 8, "Transpose": 1, "Unsqueeze": 1,
+SAME_FROM: Mapping[str, int] = {
+    "Abs": 6, "Add": 7, "Ceil": 6, "Clip": 6, "Concat": 4, "DepthToSpace": 1, "Div": 7, "Flatten": 1, "Floor": 6,
+    "Identity": 1, "LeakyRelu": 6, "Max": 8, "Min": 8, "Mul": 7, "Neg": 6, "PRelu": 7, "Pad": 2, "Relu": 6,
+    "Reshape": 5, "Slice": 1, "SpaceToDepth": 1, "Split": 2, "Sqrt": 6, "Squeeze": 1, "Sub": 7, "Sum": 8,
+    "Transpose": 1, "Unsqueeze": 1,
 }  # fmt: skip
 """The first version of each operator that ONNX Runtime computes, and to the same bytes."""
+LEAST_OPSET = 8
+"""The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
 _NEWEST = 25
 """The newest version of those; later ones may mean something else, and ONNX Runtime may not have them."""
 _ALONE = frozenset({"Det"})
-"""Of other sizes than ONNX infers, with dimensions of 1 more or fewer, which other nodes must not see."""
+"""Operators whose results have dimensions of 1 more or fewer than ONNX infers, which other nodes must not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def gives_same_bytes(node: OnnxNode) -> bool:
     since = node.schema.since_version
     is_float = all(tensor.row.numpy_name == "float32" for _, tensor in (*node.tensors, *node.results))
     has_elements = all(0 not in tensor.shape for _, tensor in (*node.tensors, *node.results))
-    return is_float and has_elements and _SAME_FROM.get(node.op_type, _NEWEST + 1) <= since <= _NEWEST
+    return is_float and has_elements and SAME_FROM.get(node.op_type, _NEWEST + 1) <= since <= _NEWEST
 
 
 def may_join(node: OnnxNode, form: Form) -> bool:
@@ -62,7 +66,9 @@ def may_join(node: OnnxNode, form: Form) -> bool:
     return form.library == LIBRARY and node.op_type not in _ALONE
 
 
-def partition_form(nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opset: int) -> Array:
+def partition_form(
+    nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opset: int, *, as_ours: bool
+) -> Array:  # fmt: skip
     """The form of all these nodes together.
 
     Args:
@@ -70,6 +76,7 @@ def partition_form(nodes: Sequence[PartitionNode], inputs: Sequence[int], output
         inputs: the tensors that no node makes.
         outputs: the tensors that are read outside.
         opset: the version of ONNX's operators that all nodes are read at.
+        as_ours: whether nodes that are not ONNX Runtime's alone give the bytes of our forms.
 
     Raises:
         NoBackend: ONNX Runtime is not installed.
@@ -80,7 +87,9 @@ def partition_form(nodes: Sequence[PartitionNode], inputs: Sequence[int], output
         tensors |= zip(node.inputs, [tensor for _, tensor in node.operation.tensors], strict=True)
         tensors |= zip(node.outputs, [tensor for _, tensor in node.operation.results], strict=True)
     written = [
-        ModelNode(node.operation, f"n{place}", tuple(map(_named, node.inputs)), tuple(map(_named, node.outputs)))
+        WrittenNode(
+            node.operation, f"n{place}", tuple(map(_named, node.inputs)), tuple(map(_named, node.outputs)), as_ours
+        )
         for place, node in enumerate(nodes)
     ]
     given = [(_named(number), tensors[number]) for number in inputs]

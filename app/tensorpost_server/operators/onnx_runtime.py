@@ -51,7 +51,9 @@ def model_form(node: OnnxNode) -> Array:
     outputs = [tensor for _, tensor in node.results]
     tensor_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in node.tensors], *outputs)])
     model = node.parameters_as(ModelParameters).model
-    return array_form(model, node.tensors, outputs, work_of(node), tensor_bytes, extra_bytes(node), node.name, node.name)
+    return array_form(
+        model, node.tensors, outputs, work_of(node), tensor_bytes, extra_bytes(node), node.name, node.name
+    )
 
 
 def require_runtime(operator: str) -> None:
@@ -79,7 +81,7 @@ def array_form(
         bytes_beside: what its nodes take beside them.
         subject: what messages call it.
         newest: the operator with the highest version in it.
-        nodes: the name in the graph and the operator of the node that it calls `n0`, `n1` and so on; empty for one node.
+        nodes: the name in the graph and the operator of each node, which it calls `n0`, `n1` and so on; empty for one.
     """
     shared_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in inputs], *outputs)])
     # ONNX Runtime may copy a tensor to cast or transpose it.

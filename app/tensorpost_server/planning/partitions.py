@@ -16,7 +16,7 @@ from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
-from ..operators.onnx_partition import PartitionNode, gives_same_bytes, may_join, partition_form
+from ..operators.onnx_partition import LEAST_OPSET, PartitionNode, gives_same_bytes, may_join, partition_form
 from .step import PlanStep
 
 __all__ = ["in_one_partition", "partitioned"]
@@ -48,12 +48,12 @@ def in_one_partition(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[Pla
         if not isinstance(node.operation, OnnxNode) or not _reads_as_made(graph, node.inputs, node.operation):
             raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}, or reads what one makes")
     everything = range(len(graph.nodes))
-    opset = _opset_of(graph, everything)
+    opset = _opset_of(graph, everything, least=1)
     for number in everything:
         if not _is_same_at(opset, graph.nodes[number].operation):
             node = graph.nodes[number]
             raise _not_onnx(f"the node {node.name!r} ({node.operation.name}) is another version at opset {opset}")
-    return _joined(graph, steps, [everything])
+    return _joined(graph, steps, [everything], as_ours=False)
 
 
 def _not_onnx(why: str) -> InvalidParameter:
@@ -132,9 +132,9 @@ def _reads_as_made(graph: Graph, inputs: Sequence[Ref], operation: OnnxNode) -> 
     return True
 
 
-def _opset_of(graph: Graph, numbers: Collection[int]) -> int:
+def _opset_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> int:
     """The lowest opset that has all the nodes' versions: ONNX Runtime may not know the one that was sent."""
-    return max([operation.schema.since_version for operation in _operations(graph, numbers)])
+    return max([least, *[operation.schema.since_version for operation in _operations(graph, numbers)]])
 
 
 def _operations(graph: Graph, numbers: Collection[int]) -> list[OnnxNode]:
@@ -152,7 +152,7 @@ def _is_same_at(opset: int, operation: object) -> bool:
 
 
 def _joined(
-    graph: Graph, steps: Sequence[PlanStep], groups: Sequence[Sequence[int]]
+    graph: Graph, steps: Sequence[PlanStep], groups: Sequence[Sequence[int]], *, as_ours: bool = True
 ) -> tuple[tuple[PlanStep, ...], tuple[NodeOutput, ...]]:
     """The steps with those of each group as one, in an order in which each reads only what was made before it."""
     group_of = {number: group[0] for group in groups for number in group}
@@ -173,7 +173,7 @@ def _joined(
     for number, step in enumerate(steps):
         if number in members:
             sent = [ref for each in members[number] for ref in _outputs_of(steps, each) if is_sent(ref)]
-            made[number] = _step_of(graph, steps, members[number], sent)
+            made[number] = _step_of(graph, steps, members[number], sent, as_ours=as_ours)
             moved |= {ref: NodeOutput(number, index) for index, ref in enumerate(sent)}
         elif places[number] == number:
             made[number] = step
@@ -196,7 +196,9 @@ def _outputs_of(steps: Sequence[PlanStep], number: int) -> list[NodeOutput]:
     return [NodeOutput(number, index) for index in range(len(steps[number].outputs))]
 
 
-def _step_of(graph: Graph, steps: Sequence[PlanStep], group: Sequence[int], sent: Sequence[NodeOutput]) -> PlanStep:
+def _step_of(
+    graph: Graph, steps: Sequence[PlanStep], group: Sequence[int], sent: Sequence[NodeOutput], *, as_ours: bool
+) -> PlanStep:  # fmt: skip
     """The step of a partition, whose outputs are `sent`."""
     numbers: dict[Ref, int] = {}
     inputs: dict[Ref, Slot] = {}
@@ -214,8 +216,9 @@ def _step_of(graph: Graph, steps: Sequence[PlanStep], group: Sequence[int], sent
             numbers.setdefault(ref, len(numbers))
         read, written = tuple([numbers[ref] for ref in node.inputs]), tuple([numbers[ref] for ref in outputs])
         nodes.append(PartitionNode(node.operation, step.form, node.name, read, written))
-    opset = _opset_of(graph, group)
-    form = partition_form(nodes, [numbers[ref] for ref in inputs], [numbers[ref] for ref in sent], opset)
+    opset = _opset_of(graph, group, LEAST_OPSET if as_ours else 1)
+    given, made_here = [numbers[ref] for ref in inputs], [numbers[ref] for ref in sent]
+    form = partition_form(nodes, given, made_here, opset, as_ours=as_ours)
     slots = [Slot(f"input_{place}", slot.layout) for place, slot in enumerate(inputs.values())]
     results = [Slot(f"output_{place}", made[ref].layout) for place, ref in enumerate(sent)]
     return PlanStep(form, tuple(inputs), tuple(slots), tuple(results), graph.nodes[group[-1]].name)
