@@ -131,6 +131,16 @@ def test_what_a_partition_holds():
     assert dict(step.form.parameters)["memory_bytes"] == 2 * (1024 + 576 + 2 * 1024) + columns + (64 << 20)
 
 
+def test_one_thread_computes_a_partition():
+    """The memory of its process is reserved once, however many threads compute what follows."""
+    nodes = [conv("a", "x"), conv("b", "a"), node("s", "Sigmoid", ["b"])]
+    plan = make_plan(graph_of(nodes), 64)
+    assert (names(plan), plan.most_parts) == (["b 2", "s"], 16)
+
+    assert NumpyBackend(threads=8).held_bytes(plan) - NumpyBackend(threads=1).held_bytes(plan) < 1024
+    assert NumpyBackend(threads=1).held_bytes(plan) >= 64 << 20
+
+
 def drawn(chance: random.Random) -> tuple[list[dict[str, Any]], list[str]]:
     """Nodes that keep the sizes of X, mostly; some are ONNX Runtime's, some give its bytes, some do neither."""
     tensors, nodes = ["x"], list[dict[str, Any]]()

@@ -44,7 +44,8 @@ class Plan:
         work: estimate of the elements that are read and combined, stages and slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: the most that stages' outputs take at a
             time.
-        scratch_bytes: memory that the CPU takes beside them for each part that is being computed.
+        scratch_bytes: memory that the CPU takes beside them for a part that is being computed.
+        split_scratch_bytes: the same of parts of which several threads compute one each.
         stages: what is computed in full before the first slice: steps whose outputs other steps read, and those that
             compute all their outputs together.
         freed: tensors that nobody reads any more when the first slice begins.
@@ -73,6 +74,7 @@ class Plan:
     freed: tuple[NodeOutput, ...] = ()
     output_sources: tuple[NodeOutput, ...] = ()
     streamed: frozenset[int] = frozenset()
+    split_scratch_bytes: int = 0
     is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)
@@ -200,7 +202,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
     in_full = computed_in_full(steps, sources, in_boxes)
     lifetimes = Lifetimes(steps, sources, in_full)
     stages: list[Stage] = []
-    scratch = 0
+    scratch = split_scratch = 0
     for place, number in enumerate(in_full):
         step = steps[number]
         if step.form.computed_whole:
@@ -212,7 +214,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
             parts = [_cut_step(step, output, slice_bytes) for output in range(len(step.outputs))]
             slices = _joined([part.slices for part in parts])
             work = sum([part.work for part in parts])
-            scratch = max(scratch, *[part.scratch for part in parts])
+            split_scratch = max(split_scratch, *[part.scratch for part in parts])
         stages.append(Stage(number, slices, lifetimes.freed_before(place), work, lifetimes.checked(number)))
     cuts: list[Slices] = []
     work = sum([stage.work for stage in stages])
@@ -223,10 +225,11 @@ def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
         else:
             part = _cut_step(step, ref.index, slice_bytes, index, streams_of(steps, ref.node, in_boxes))
             cuts.append(part.slices)
-            work, scratch = work + part.work, max(scratch, part.scratch)
+            work, split_scratch = work + part.work, max(split_scratch, part.scratch)
     freed = lifetimes.freed_before(len(in_full))
     slices, held = _joined(cuts), lifetimes.most_bytes
-    return Plan(graph, steps, slices, work, held, scratch, tuple(stages), freed, sources, in_boxes)
+    scratch = max(scratch, split_scratch)
+    return Plan(graph, steps, slices, work, held, scratch, tuple(stages), freed, sources, in_boxes, split_scratch)
 
 
 _ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)
