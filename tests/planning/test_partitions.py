@@ -225,6 +225,7 @@ def test_what_joins_gives_the_same_bytes():
             compared.add(op.name)
     assert {name.rpartition("-")[0] for name in compared} == {*SAME_FROM}
     assert len(compared) > 60, compared
+    assert max(int(name.rpartition("-")[2]) for name in compared) == 21
 
 
 def numbers(size: int) -> NDArray[Any]:

@@ -28,8 +28,9 @@ SAME_FROM: Mapping[str, int] = {
 """The first version of each operator that ONNX Runtime computes, and to the same bytes."""
 LEAST_OPSET = 8
 """The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
-_NEWEST = 25
-"""The newest version of those; later ones may mean something else, and ONNX Runtime may not have them."""
+_NEWEST = 21
+"""The newest version of those: the oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a model
+of such an opset, which its own nodes do not need."""
 _ALONE = frozenset({"Det"})
 """Operators whose results have dimensions of 1 more or fewer than ONNX infers, which other nodes must not see."""
 

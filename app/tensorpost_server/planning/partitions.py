@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.schemas import schema_of
-from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput, Ref
+from tensorpost.values.graph import Graph, NodeOutput, Ref
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
@@ -45,8 +45,8 @@ def in_one_partition(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[Pla
         NoBackend: ONNX Runtime is not installed.
     """
     for node in graph.nodes:
-        if not isinstance(node.operation, OnnxNode) or not _reads_as_made(graph, node.inputs, node.operation):
-            raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}, or reads what one makes")
+        if not isinstance(node.operation, OnnxNode):
+            raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}")
     everything = range(len(graph.nodes))
     opset = _opset_of(graph, everything, least=1)
     for number in everything:
@@ -65,7 +65,7 @@ def _groups(graph: Graph, steps: Sequence[PlanStep]) -> list[list[int]]:
     """The nodes of each partition, in their order."""
     theirs, joins = set[int](), set[int]()
     for number, node in enumerate(graph.nodes):
-        if isinstance(node.operation, OnnxNode) and _reads_as_made(graph, node.inputs, node.operation):
+        if isinstance(node.operation, OnnxNode):
             if may_join(node.operation, steps[number].form):
                 theirs.add(number)
             elif gives_same_bytes(node.operation):
@@ -115,21 +115,6 @@ def _within(before: Mapping[int, Sequence[int]], first: dict[int, int], number: 
     """The nodes of the same group that a node reads."""
     root = _root(first, number)
     return [source for source in before[number] if source in first and _root(first, source) == root]
-
-
-def _reads_as_made(graph: Graph, inputs: Sequence[Ref], operation: OnnxNode) -> bool:
-    """Whether a node reads each tensor by the type, the sizes and the strides that it has."""
-    for ref, slot in zip(inputs, operation.inputs, strict=True):
-        match ref:
-            case GraphInput(index):
-                made = graph.inputs[index].layout
-            case GraphConstant(index):
-                made = graph.constants[index][0].layout
-            case NodeOutput(number, index):
-                made = graph.nodes[number].operation.outputs[index].layout
-        if made != slot.layout:
-            return False
-    return True
 
 
 def _opset_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> int:
