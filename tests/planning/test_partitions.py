@@ -41,6 +41,12 @@ SAME = {"pads": [1, 1, 1, 1]}
 ODD = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-42, -1e-42, 0.5, -2.5, 3.4e38, -3.4e38, 1.0]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ended_processes() -> Iterator[None]:
+    yield
+    ONNX_RUNTIME.close()
+
+
 def node(name: str, op_type: str, inputs: Sequence[str], **attributes: Any) -> dict[str, Any]:
     return {"name": name, "op_type": op_type, "opset": 17, "inputs": [*inputs], "attributes": attributes}
 
