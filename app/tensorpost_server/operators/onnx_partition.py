@@ -29,10 +29,10 @@ SAME_FROM: Mapping[str, int] = {
 LEAST_OPSET = 8
 """The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
 _NEWEST = 21
-"""The newest version of those: the oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a model
-of such an opset, which its own nodes do not need."""
+"""The newest version of those. The oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a
+model of such an opset, which its own nodes do not need."""
 _ALONE = frozenset({"Det"})
-"""Operators whose results have dimensions of 1 more or fewer than ONNX infers, which other nodes must not see."""
+"""Operators whose results have more or fewer dimensions of 1 than ONNX infers, which other nodes must not see."""
 
 
 @dataclass(frozen=True, slots=True)
