@@ -27,6 +27,7 @@ SECTIONS = {
     "sdk": ("benchmarks.sdk", "our client against httpx"),
     "small": ("benchmarks.small", "rate and latency of small requests"),
     "observability": ("benchmarks.observability", "small requests with keys, access log and metrics, and without"),
+    "graphs": ("benchmarks.graphs", "several operators in one request, against one by one, and torch"),
     "peers": ("benchmarks.peers.bulk", "large tensors, against other products"),
     "kernels": ("benchmarks.kernels", "on the CPU, against torch, ONNX Runtime, OpenCV and OpenVINO"),
 }

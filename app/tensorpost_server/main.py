@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -47,7 +48,7 @@ from .http.open_inference.models import ModelCatalogue
 from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
-from .http.routes import inference_routes, metrics_routes, operator_routes, service_routes
+from .http.routes import graph_routes, inference_routes, metrics_routes, operator_routes, service_routes
 from .http.service import Service
 from .settings import Settings
 
@@ -122,6 +123,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
+        service.graphs.read_folder()
         grpc_server = None if settings.grpc_port is None else GrpcServer(app, service)
         traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
@@ -136,7 +138,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(settings.picture_processes, ahead=False)
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(admission, service.regions.sweep))
+        trimming = asyncio.ensure_future(_trim(admission, service.sweep))
+        if settings.graphs is not None and hasattr(signal, "SIGHUP"):
+            with suppress(ValueError, RuntimeError, NotImplementedError):  # another thread has the signals, as in tests
+                loop.add_signal_handler(signal.SIGHUP, service.graphs.reload)
         try:
             if grpc_server is not None:
                 await grpc_server.start()
@@ -149,6 +154,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             trimming.cancel()
             buffers.trim(0)
             service.regions.close()
+            service.graphs.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
@@ -177,7 +183,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.openapi = openapi
     app.state.general_openapi = plain
     pages = (playground,) if settings.playground else ()
-    for module in (operator_routes, examples, service_routes, inference_routes, metrics_routes, docs_pages, *pages):
+    for module in (
+        operator_routes,
+        graph_routes,
+        examples,
+        service_routes,
+        inference_routes,
+        metrics_routes,
+        docs_pages,
+        *pages,
+    ):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

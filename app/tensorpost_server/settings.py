@@ -230,6 +230,16 @@ class Settings(BaseSettings):
     max_graph_constant_bytes: int = Field(default=16 * _MIB, ge=0)
     """Most bytes of a graph's constants together. They travel with each request, as text that max_json_bytes,
     max_head_bytes and max_http_head_bytes bound too, and are held while it is computed."""
+    max_stored_graphs: int = Field(default=256, ge=0)
+    """Most stored graphs of one caller (PUT /v1/graphs/{name}); 0 allows none."""
+    max_stored_graph_bytes: int = Field(default=_GIB, ge=0)
+    """Most memory of one caller's stored graphs together, their weights above all. It is part of memory_bytes for as
+    long as they are stored."""
+    stored_graph_idle_seconds: int = Field(default=86_400, ge=1)
+    """Seconds that a stored graph is kept for without a call; each call renews it."""
+    graphs: Path | None = None
+    """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
+    file. Read at the start, and again at SIGHUP."""
     max_work: int = Field(default=10**12, ge=1)
     """Most elements that one request may have read and added up. A small tensor can ask for much: an antialiased or
     gradient axis reads up to its whole input for each output."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .calls.graph_calls import from_dml_graph, to_dml_graph
     from .calls.progress_bar import ProgressBar
     from .calls.results import Result, TensorBlock, Validation
+    from .calls.stored_graphs import StoredGraph
     from .client import Client
     from .descriptors import (
         BufferTensorDesc,
@@ -44,6 +45,7 @@ __all__ = [
     "Progress",
     "ProgressBar",
     "Result",
+    "StoredGraph",
     "TensorBlock",
     "TensorDataType",
     "TensorFlags",
@@ -73,6 +75,7 @@ _NAMES_BY_MODULE = {
     "calls.graph_calls": ("from_dml_graph", "to_dml_graph"),
     "calls.progress_bar": ("ProgressBar",),
     "calls.results": ("Result", "TensorBlock", "Validation"),
+    "calls.stored_graphs": ("StoredGraph",),
     "client": ("Client",),
     "descriptors": (
         "BufferTensorDesc",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .calls.stored_graphs import StoredGraph
 
 __all__ = ["AsyncClient"]
 
@@ -305,6 +306,58 @@ class AsyncClient(NumpyCalls):
         """
         options = RequestOptions(backend, device, None, progress)
         return await api.compute_model(self._transport, model, inputs, outputs, out, options)
+
+    async def store(
+        self,
+        graph: GraphDocument | ModelSource,
+        name: str | None = None,
+        *,
+        weights: Mapping[str, InputValue] | None = None,
+    ) -> StoredGraph:
+        """Store a graph or an ONNX model on the server; calls of it send nothing but tensors.
+
+        See `Client.store`.
+        """
+        return await api.store_graph(self._transport, graph, name, weights, self.run_stored)
+
+    async def run_stored(
+        self,
+        graph: StoredGraph,
+        inputs: GraphInputs | InputValue,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Call a stored graph; the handle that `store` returns does the same when it is called.
+
+        See `Client.run_stored`.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return await api.compute_stored(self._transport, graph, inputs, out, options)
+
+    async def stored_graph(self, name: str) -> StoredGraph:
+        """A stored graph by its name, as `store` returned it.
+
+        See `Client.stored_graph`.
+        """
+        return await api.stored_graph(self._transport, name, self.run_stored)
+
+    async def stored_graphs(self) -> list[StoredGraph]:
+        """All stored graphs that may be called: those of this key, and the server's own.
+
+        See `Client.stored_graphs`.
+        """
+        return await api.stored_graphs(self._transport, self.run_stored)
+
+    async def delete_graph(self, name: str) -> None:
+        """Delete a stored graph; calls of it that run are finished.
+
+        See `Client.delete_graph`.
+        """
+        await api.delete_graph(self._transport, name)
 
     def stream_graph(
         self,

@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .calls.stored_graphs import StoredGraph
 
 __all__ = ["Client"]
 
@@ -503,6 +504,105 @@ class Client(NumpyCalls):
         """
         options = RequestOptions(backend, device, None, progress)
         return run_blocking(api.compute_model(self._transport, model, inputs, outputs, out, options))
+
+    def store(
+        self,
+        graph: GraphDocument | ModelSource,
+        name: str | None = None,
+        *,
+        weights: Mapping[str, InputValue] | None = None,
+    ) -> StoredGraph:
+        """Store a graph or an ONNX model on the server; calls of it send nothing but tensors.
+
+        Args:
+            graph: see `run_graph`; or a model: the path of a file that ends in .onnx, its bytes, or an
+                `onnx.ModelProto`.
+            name: its name on the server, which a graph of the same name gives way to; default the SHA-256 of what is
+                stored. The key's graphs are its own.
+            weights: inputs of the graph that are stored with it, by name.
+
+        Returns:
+            The stored graph, which can be called like a function.
+
+        Examples:
+            >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
+            ...     graph = {"inputs": {"x": {}, "w": {}}, "outputs": {"y": "y"},
+            ...              "nodes": [{"name": "y", "op_type": "Mul", "inputs": ["x", "w"]}]}
+            ...     scale = tp.store(graph, "scale", weights={"w": np.float32([1, 10])})
+            ...     scale(np.float32([[1, 2], [3, 4]]))["y"].tolist()
+            [[1.0, 20.0], [3.0, 40.0]]
+
+        Raises:
+            InvalidParameter: an argument is wrong; nothing was sent.
+            OSError: a file cannot be read.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(api.store_graph(self._transport, graph, name, weights, self.run_stored))
+
+    def run_stored(
+        self,
+        graph: StoredGraph,
+        inputs: GraphInputs | InputValue,
+        *,
+        out: Outputs = None,
+        backend: str | None = None,
+        device: int | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Call a stored graph; the handle that `store` returns does the same when it is called.
+
+        Args:
+            graph: what `store` or `stored_graph` returned.
+            inputs: what its inputs are, by their names, as in `run_graph`; its only input may be given by itself.
+            out: see `run_graph`.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
+
+        Returns:
+            The outputs by their names.
+
+        Raises:
+            InvalidParameter: an argument is wrong; nothing was sent.
+            GraphNotFound: the server has it no more.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        options = RequestOptions(backend, device, feature_level, progress)
+        return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options))
+
+    def stored_graph(self, name: str) -> StoredGraph:
+        """A stored graph by its name, as `store` returned it.
+
+        Args:
+            name: its name on the server.
+
+        Raises:
+            GraphNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(api.stored_graph(self._transport, name, self.run_stored))
+
+    def stored_graphs(self) -> list[StoredGraph]:
+        """All stored graphs that may be called: those of this key, and the server's own.
+
+        Raises:
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(api.stored_graphs(self._transport, self.run_stored))
+
+    def delete_graph(self, name: str) -> None:
+        """Delete a stored graph; calls of it that run are finished.
+
+        Args:
+            name: its name on the server.
+
+        Raises:
+            GraphNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        run_blocking(api.delete_graph(self._transport, name))
 
     def stream_graph(
         self,

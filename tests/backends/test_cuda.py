@@ -23,6 +23,7 @@ from tests.support.graph_cases import drawn_graph
 from tests.support.http_app import collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
@@ -123,6 +124,63 @@ def test_any_tile(cupy: FakeCupy, call: tuple[Any, bytes], slice_bytes: int, at_
         CudaBackend(pinned_bytes=pinned),
         Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer)), slice_bytes, at_once=at_once,
     )  # fmt: skip
+
+
+def kept_graph(w: Any) -> Plan:
+    """A graph whose second operand is kept by a server."""
+    document = {
+        "inputs": {"w": {}, "x": {}},
+        "nodes": [{"name": "y", "op_type": "Sub", "inputs": ["x", "w"]}],
+        "outputs": {"y": "y"},
+    }
+    layout, data = Layout.row_major(data_type("float32"), w.shape), w.view(np.uint8).data.toreadonly()
+    return make_plan(read_graph(document, {"x": layout}, weights={"w": (layout, data)}), 1 << 20)
+
+
+def test_constants_of_stored_graphs_are_uploaded_once_and_freed_with_them(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=1 << 20)
+    worker, x = Worker(backend, 3), np.arange(64, dtype=np.float32)
+    w = np.full(64, 3, np.float32)
+    plan = kept_graph(w)
+    uploads: list[int] = []
+    try:
+        for _ in range(3):
+            before = cupy.copies.count(1)
+            found = asyncio.run(collect(worker.run(plan, [x.view(np.uint8).data])))
+            np.testing.assert_array_equal(np.frombuffer(found, np.float32), x - 3)
+            uploads.append(cupy.copies.count(1) - before)
+        assert uploads == [2, 1, 1]
+        assert cupy.pools[0].used >= w.nbytes
+    finally:
+        worker.close()
+    assert cupy.pools[0].used == 0
+
+
+def test_a_kept_constant_is_freed_when_nobody_holds_its_memory(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=1 << 20)
+    x = np.ones(64, np.float32)
+    layout, data = Layout.row_major(data_type("float32"), x.shape), x.view(np.uint8).data.toreadonly()
+    try:
+        assert backend.put_kept(layout, data) is backend.put_kept(layout, data)
+        assert cupy.pools[0].used == x.nbytes
+        del data
+        assert cupy.pools[0].used == 0
+    finally:
+        backend.close()
+
+
+def test_memory_that_is_short_takes_back_what_is_kept(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=4 * SMALLEST_PART)
+    worker, plans = Worker(backend, 3), list[Plan]()
+    x = np.zeros(SMALLEST_PART // 8, np.float32)  # half of the smallest part
+    try:
+        for _ in range(12):  # which keep more than there is, together
+            plans.append(kept_graph(np.ones_like(x)))
+            found = asyncio.run(collect(worker.run(plans[-1], [x.view(np.uint8).data])))
+            np.testing.assert_array_equal(np.frombuffer(found, np.float32), x - 1)
+    finally:
+        worker.close()
+    assert cupy.pools[0].used == 0
 
 
 def test_chunks_of_graphs_are_those_of_numpy_and_hold_no_memory(cupy: FakeCupy):

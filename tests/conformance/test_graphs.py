@@ -45,7 +45,7 @@ def node_by_node(backend: Backend, graph: Graph, inputs: Sequence[bytes]) -> lis
                 case GraphInput(index):
                     taken.append(inputs[index])
                 case GraphConstant(index):
-                    taken.append(graph.constants[index][1])
+                    taken.append(bytes(graph.constants[index][1]))
                 case NodeOutput(number, index):
                     taken.append(made[number][index])
         operation, plan = node.operation, make_plan(node.operation, 1 << 20)

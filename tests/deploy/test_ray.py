@@ -147,6 +147,44 @@ def test_a_job_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: A
     cluster.extra.append(patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE)))
 
 
+def test_a_graph_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: Any, tmp_path: Path) -> None:
+    """What is repeated, scaled and rounded lies in Zarr, two outputs of it; by NumPy the same."""
+    x = np.arange(1 << 20, dtype=np.float32).reshape(1, 1024, 1024) % 4096
+    graph = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": ["n", "h", "w"]}},
+        "constants": {"two": {"dtype": "F32", "shape": [1], "data": [2]}},
+        "nodes": [
+            {"name": "up", "type": "TILE", "inputs": "x", "desc": {"Repeats": [JOB_MEGABYTES // 8, 1, 1]}},
+            {"name": "half", "op_type": "Div", "inputs": ["up", "two"]},
+            {"name": "f", "op_type": "Cast", "inputs": ["half"], "attributes": {"to": "float16"}},
+            {"name": "neg", "op_type": "Neg", "inputs": ["half"]},
+        ],
+        "outputs": {"f": "f", "neg": "neg"},
+    }
+    lost: list[int] = []
+
+    def progress(so_far: Progress) -> None:
+        assert so_far.to_receive is not None
+        if so_far.received >= so_far.to_receive // 2 and not lost:
+            lost.append(so_far.received)
+            cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+
+    begin = time.monotonic()
+    found = distributed.run_graph(graph, {"x": x}, store=tmp_path / "y", chunk_bytes=16 << 20, progress=progress)
+    seconds = time.monotonic() - begin
+
+    assert lost
+    assert found["f"].shape == found["neg"].shape == (JOB_MEGABYTES // 8, 1024, 1024)
+    for index in range(JOB_MEGABYTES // 8):
+        assert np.array_equal(found["f"][index], (x[0] / 2).astype(np.float16)), index
+        assert np.array_equal(found["neg"][index], -x[0] / 2), index
+    made = sum([each.nbytes for each in found.values()])
+    shutil.rmtree(tmp_path / "y")
+    print(f"\na graph into Zarr: {made / 1e6:,.0f} MB in {seconds:.1f} s, every element right;", end=" ")
+    print(f"a node killed after {lost[0] >> 20} MiB")
+    cluster.extra.append(patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE)))
+
+
 def test_without_a_store_the_chunks_are_references(cluster: Any) -> None:
     x = np.arange(1 << 20, dtype=np.float32).reshape(1, 1024, 1024)
     parts = distributed.run(tile(x, (4, 1, 1)), x, chunk_bytes=1 << 20)

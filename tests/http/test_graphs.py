@@ -174,7 +174,7 @@ def test_a_graph_that_is_missing_or_sent_twice_is_refused(app: AppClient):
     assert "send it once" in app.post(in_query(GRAPH), frame_of(GRAPH, {"x": X}), FRAME).json()["detail"]
     assert "$.graph" in app.post("/v1/graphs?graph=%7B", npy_bytes(X), NPY).json()["detail"]
     assert app.post("/v1/graphs?opset=3", frame_of(GRAPH, {"x": X}), FRAME).status_code == 400
-    assert app.get("/v1/graphs").status_code == 405
+    assert app.request("DELETE", "/v1/graphs").status_code == 405
 
 
 def test_an_index_that_a_node_computes_is_held_against_its_axis(app: AppClient):

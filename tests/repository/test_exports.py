@@ -38,6 +38,7 @@ CODES = {
     "Unauthenticated": "unauthenticated",
     "Forbidden": "forbidden",
     "NotFound": "not-found",
+    "GraphNotFound": "graph-not-found",
     "RegionNotFound": "region-not-found",
     "MethodNotAllowed": "method-not-allowed",
     "LimitExceeded": "limit-exceeded",

@@ -58,6 +58,10 @@ class RunDevice(Protocol):
         """
         ...
 
+    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+        """An array of a constant of a stored graph, which may stay on the device for as long as its memory lives."""
+        ...
+
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
         """All outputs of a step in full, as arrays of their sizes and types that stay on the device."""
         ...
@@ -152,11 +156,15 @@ class DeviceRun:
         self._local_steps: dict[tuple[int, tuple[int, ...]], PlanStep] = {}  # by step and sizes of the box
         self._memory: list[memoryview] = []  # of the outputs of the stage that is computed in parts
         layouts: Sequence[Layout] = plan.input_layouts
-        if plan.is_graph:
-            constants = plan.graph.constants
-            layouts = [*layouts, *[slot.layout for slot, _ in constants]]
-            blocks = [*blocks, *[memoryview(data) for _, data in constants]]
+        constants = plan.graph.constants if plan.is_graph else ()
+        sent = [(slot.layout, memoryview(data)) for slot, data in constants if isinstance(data, bytes)]
+        if sent:
+            layouts = [*layouts, *[layout for layout, _ in sent]]
+            blocks = [*blocks, *[data for _, data in sent]]
         self._inputs, self._uploaded = device.put(layouts, blocks)
+        for place, (slot, data) in enumerate(constants, len(plan.input_layouts)):
+            if isinstance(data, memoryview):
+                self._inputs.insert(place, device.put_kept(slot.layout, data))
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 

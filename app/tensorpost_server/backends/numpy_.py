@@ -56,6 +56,9 @@ class NumpyBackend(HostBackend):
         """Views of the blocks."""
         return [layout.view(block) for layout, block in zip(layouts, blocks, strict=True)], None
 
+    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+        return layout.view(data)
+
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
         return outputs_of(np, step, inputs)
 

@@ -179,6 +179,26 @@ class Admission:
         self.held[caller].requests += 1
         return Ticket(self, size_in_bytes, caller)
 
+    def keep(self, size_in_bytes: int) -> None:
+        """Count bytes that stay beyond the request that brought them, until `give_back`; they are nobody's share.
+
+        Raises:
+            LimitExceeded: more than the whole budget.
+            TooBusy: more than is free now.
+        """
+        self._refuse_larger_than_budget(size_in_bytes)
+        free = self.memory_bytes - self.bytes_in_flight
+        if size_in_bytes > free:
+            raise self._busy(
+                f"{size_in_bytes:,} bytes are to stay, and {free:,} of {self.memory_bytes:,} are free now",
+                "TENSORPOST_MEMORY_BYTES",
+            )
+        self.bytes_in_flight += size_in_bytes
+
+    def give_back(self, size_in_bytes: int) -> None:
+        """End what `keep` counted."""
+        self.bytes_in_flight -= size_in_bytes
+
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
         return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes

@@ -44,6 +44,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.NotAcceptable: 406,
     p.NotFound: 404,
     p.RegionNotFound: 404,
+    p.GraphNotFound: 404,
     p.MethodNotAllowed: 405,
     p.LimitExceeded: 413,
     p.Unavailable: 503,

@@ -26,11 +26,13 @@ from .execution import Execution
 from .headers import FRAMING, NO_SNIFFING, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
 from .open_inference.inference_wire import InferenceWire
+from .open_inference.models import Model
 from .open_inference.statistics import INFER_PATH
 from .service import Service
 from .wires.dialects import DIALECTS
 from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
 from .wires.operator_wire import OperatorWire
+from .wires.stored_dialect import StoredDialect
 
 
 class OperatorDispatch:
@@ -120,7 +122,16 @@ class OperatorDispatch:
         if scope["method"] == "POST":
             begin, _, name = path.rpartition("/")
             service, dialect = self._service, DIALECTS.get(begin)
-            if path in (GRAPHS_PATH, MODELS_PATH):
+            if begin == GRAPHS_PATH and name:
+                try:
+                    stored = service.graphs.find(service.owner_of(scope), name)
+                except TensorpostError as error:
+                    observation.operator = GRAPH_NAME
+                    await answer_error(request, error)(scope, receive, send_observed)
+                    return
+                stored.use()
+                dialect, name = StoredDialect(stored, service.settings.max_graph_nodes), GRAPH_NAME
+            elif path in (GRAPHS_PATH, MODELS_PATH):
                 query, most = scope["query_string"].decode("latin-1"), service.settings.max_graph_nodes
                 dialect, name = GraphDialect(query, most, path == MODELS_PATH), GRAPH_NAME
             # Responses for pages of other origins have header fields that no other response has.
@@ -132,11 +143,13 @@ class OperatorDispatch:
                 return
             if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
                 try:
-                    model = service.models.find(inference[1], inference[2])
+                    model = service.model(scope, inference[1], inference[2])
                 except TensorpostError as error:
                     await answer_error(request, error)(scope, receive, send_observed)
                     return
-                observation.operator = operator_name(model.dialect, model.operator)
+                observation.operator = _model_operator(model)
+                if model.stored is not None:
+                    model.stored.stored.use()
                 wire = InferenceWire(model, service.regions, scope, fields)
                 execution = Execution(service, scope, fields, wire, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
@@ -160,15 +173,20 @@ class OperatorDispatch:
     def _called_operator(self, method: str, path: str) -> str | None:
         """The operator of a call that is not let in; None if the path names none that there is."""
         begin, _, name = path.rpartition("/")
-        if method == "POST" and path in (GRAPHS_PATH, MODELS_PATH):
+        if method == "POST" and (path in (GRAPHS_PATH, MODELS_PATH) or begin == GRAPHS_PATH):
             return GRAPH_NAME
         if method == "POST" and begin in DIALECTS:
             return operator_name(begin, name)
         if method == "POST" and (inference := INFER_PATH.fullmatch(path)):
             with suppress(UnknownOperator):
                 model = self._service.models.find(inference[1], inference[2])
-                return operator_name(model.dialect, model.operator)
+                return _model_operator(model)
         return None
+
+
+def _model_operator(model: Model) -> str | None:
+    """What records call the operator of a model."""
+    return GRAPH_NAME if model.stored is not None else operator_name(model.dialect, model.operator)
 
 
 def send_head(send: Send) -> Send:

@@ -56,6 +56,8 @@ class Replay:
         pool = service.pool
         if prepared is None or pool is None or pool.lost is not None:
             return None
+        if prepared.stored is not None and not prepared.stored.use():
+            return None
         stages.done("head")
         try:
             options = prepared.options

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from tensorpost.values.library_message import without_paths
 from tensorpost.values.problems import NotReady
@@ -19,13 +20,15 @@ from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
 from .background_threads import background_threads
 from .bounded_cache import BoundedCache
-from .caller_address import TrustedProxies
+from .caller_address import TrustedProxies, caller_of
 from .calls.prepared_call import CallKey, PreparedCall
+from .graph_store import GraphStore, StoreEntry
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
-from .open_inference.models import ModelCatalogue
+from .open_inference.graph_models import graph_model
+from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 
@@ -75,9 +78,11 @@ class Service:
     slow_threads: WorkerThreads = field(default_factory=lambda: background_threads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
+    graphs: GraphStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_statistics = ModelStatistics(self.models)
+        self.model_statistics = ModelStatistics(self._model_of_caller)
+        self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property
     def ready(self) -> bool:
@@ -128,6 +133,44 @@ class Service:
         """Take note of a request that the protocol class refused, see `OBSERVE_REFUSAL`."""
         if self.records is not None:
             self.records.add(refused_record(status, id_, address))
+
+    def sweep(self) -> None:
+        """Drop what callers have left: shared memory and stored graphs that nobody uses."""
+        self.regions.sweep()
+        self.graphs.sweep()
+
+    def owner_of(self, scope: Scope) -> str:
+        """Whose stored graphs a request means: those of its key, or those that everybody shares without keys."""
+        return "" if self.access.anonymous else caller_of(scope)
+
+    def model(self, scope: Scope, name: str, version: str | None = None) -> Model:
+        """The model of `/v2` with this name: a preset or an operator, or a stored graph that the request may call.
+
+        Raises:
+            UnknownOperator: there is no such model, or no such version of it.
+        """
+        owner = self.owner_of(scope)
+        if not self.models.has(name) and self.graphs.has(owner, name):
+            self.models.check_version(name, version)
+            return graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
+        return self.models.find(name, version)
+
+    def model_names(self, scope: Scope) -> Sequence[str]:
+        """The names of the models that a request may call: presets, stored graphs, operators."""
+        presets, stored = [model.name for model in self.models.presets], self.graphs.listed(self.owner_of(scope))
+        return [*presets, *[graph.name for graph in stored], *self.models.names[len(presets) :]]
+
+    def _model_of_caller(self, caller: str | None, name: str) -> tuple[str | None, str] | None:
+        """What a model's statistics are kept by: its name, and of a stored graph the caller; None if there is none."""
+        if self.models.has(name):
+            return None, name
+        owner = "" if self.access.anonymous else caller or ""
+        return (owner, name) if self.graphs.has(owner, name) else None
+
+    def _forget(self, graph: StoreEntry) -> None:
+        """Drop the planned calls of a graph that is not kept any more; they hold its weights."""
+        for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
+            del self.calls[key]
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

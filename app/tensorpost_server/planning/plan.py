@@ -58,6 +58,7 @@ class Plan:
         most_parts: parts of its largest stage, or its slices if there are more.
         input_bytes: bytes of all inputs together.
         constant_bytes: bytes of all constants together.
+        kept_bytes: bytes of those constants that belong to a stored graph.
         output_bytes: bytes of all outputs together.
         streamed_bytes: bytes of the results of the streamed steps, if they were computed in full.
         libraries: what computes some of it on every backend, as ONNX Runtime.
@@ -82,6 +83,7 @@ class Plan:
     most_parts: int = field(init=False)
     input_bytes: int = field(init=False)
     constant_bytes: int = field(init=False)
+    kept_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
     streamed_bytes: int = field(init=False)
     libraries: tuple[str, ...] = field(init=False)
@@ -105,6 +107,7 @@ class Plan:
             "most_parts": max([len(self.slices), *[len(stage.slices) for stage in self.stages]]),
             "input_bytes": sum([slot.layout.size_in_bytes for slot in inputs]),
             "constant_bytes": sum([slot.layout.size_in_bytes for slot, _ in constants]),
+            "kept_bytes": sum([len(data) for _, data in constants if isinstance(data, memoryview)]),
             "output_bytes": sum([slot.layout.size_in_bytes for slot in outputs]),
             "streamed_bytes": sum([self.steps[number].outputs[0].layout.size_in_bytes for number in self.streamed]),
             "libraries": tuple(dict.fromkeys([step.form.library for step in self.steps if step.form.library])),
@@ -164,7 +167,9 @@ class _PlanKey:
         self.size_in_bytes = sum([len(text) for text in documents]) + sum([len(data) for _, data in graph.constants])
         if graph.output_names:
             edges = tuple([(node.name, node.inputs) for node in graph.nodes])
-            self.parts = (documents, edges, graph.inputs, graph.outputs, graph.constants, graph.output_names)
+            # A view of what a stored graph keeps is compared by identity: its memory may have no hash.
+            constants = [(slot, data if isinstance(data, bytes) else id(data)) for slot, data in graph.constants]
+            self.parts = (documents, edges, graph.inputs, graph.outputs, tuple(constants), graph.output_names)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _PlanKey) and self.parts == other.parts

@@ -27,12 +27,14 @@ from ..transport.one_server import Transport
 from ..transport.progress import Progress
 from ..values.checks import shown, text, whole_number
 from ..values.datatypes import data_type
+from ..values.layout import Layout
 from ..values.onnx_package import InferredModel, SchemaVersion
-from ..values.operation import Operation
+from ..values.operation import Operation, Slot
 from ..values.problems import (
     ConnectionProblem,
     InvalidDescriptor,
     InvalidParameter,
+    ServerFault,
     Unavailable,
     UnknownOperator,
     Violation,
@@ -57,6 +59,7 @@ from .shared_regions import RegionPool
 if TYPE_CHECKING:
     from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue
     from .model_calls import ModelSource
+    from .stored_graphs import StoredGraph
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -76,7 +79,7 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
     body = (memoryview(template.head), *wire_inputs(template, inputs))
     if options == _NO_OPTIONS:
         return Request("POST", template.endpoint, _FRAME, body)
-    query = _query(template, options)
+    query = _query(template.endpoint, options)
     target = template.endpoint + (f"?{urlencode(query)}" if query else "")
     return Request("POST", target, _FRAME, body, _reported(options.progress))
 
@@ -87,7 +90,7 @@ def _reported(progress: Callable[[Progress], None] | None) -> Callable[[Progress
     return progress
 
 
-def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]:
+def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
     """The options as parameters."""
     backend, device, feature_level, _ = options
     query: dict[str, str] = {}
@@ -96,7 +99,7 @@ def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]
     if device is not None:
         query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
     if feature_level is not None:
-        if template.endpoint.startswith("/v1/onnx/"):
+        if endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
     return query
@@ -121,7 +124,7 @@ async def compute(
     if regions is not None and options.progress is None and (model := model_of(template)) is not None:
         document, memory = operation.to_document_text(), wire_inputs(template, inputs)
         return await compute_shared(
-            transport, regions, model, template, document, memory, out, _query(template, options)
+            transport, regions, model, template, document, memory, out, _query(template.endpoint, options)
         )
     return await _received(transport, template, _request(template, inputs, options), out)
 
@@ -191,7 +194,10 @@ async def compute_graph(
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
     from .graph_calls import graph_request  # operators load when they are named
+    from .stored_graphs import StoredGraph
 
+    if isinstance(graph, StoredGraph):
+        return await compute_stored(transport, graph, inputs, out, options)
     sent = graph_request(graph, inputs)
     result = await _received(transport, sent.template, _graph_request(sent, options), out)
     return dict(result.arrays)
@@ -208,10 +214,80 @@ async def compute_model(
     return await compute_graph(transport, document, arrays, out, options)
 
 
+async def store_graph(
+    transport: Transport | ManyServers, graph: GraphDocument | ModelSource, name: str | None,
+    weights: Mapping[str, InputValue] | None, run: Callable[..., Any],
+) -> StoredGraph:  # fmt: skip
+    """Store a graph; see `Client.store`."""
+    from .stored_graphs import StoredGraph, graph_target, store_request  # few callers need it
+
+    if name is not None:
+        text("name", name, "the name that the graph is to have on the server")
+    media_type, body = store_request(graph, weights)
+    fields = (("content-type", media_type), *_ACCEPT_JSON)
+    async with await transport.ask(Request("PUT", graph_target(name), fields, tuple(body))) as response:
+        said = await response.json()
+    return _described(StoredGraph, said, run)
+
+
+async def stored_graph(transport: Transport | ManyServers, name: str, run: Callable[..., Any]) -> StoredGraph:
+    """A stored graph by its name; see `Client.stored_graph`."""
+    from .stored_graphs import StoredGraph, graph_target  # few callers need it
+
+    target = graph_target(text("name", name, "the name of a stored graph"))
+    async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:
+        return _described(StoredGraph, await response.json(), run)
+
+
+async def stored_graphs(transport: Transport | ManyServers, run: Callable[..., Any]) -> list[StoredGraph]:
+    """All stored graphs; see `Client.stored_graphs`."""
+    said = await document(transport, "/v1/graphs")
+    return [await stored_graph(transport, str(each["name"]), run) for each in said["graphs"]]
+
+
+async def delete_graph(transport: Transport | ManyServers, name: str) -> None:
+    """Delete a stored graph; see `Client.delete_graph`."""
+    from .stored_graphs import graph_target  # few callers need it
+
+    target = graph_target(text("name", name, "the name of a stored graph"))
+    async with await transport.ask(Request("DELETE", target, ())) as response:
+        await response.finish()
+
+
+async def compute_stored(
+    transport: Transport | ManyServers, graph: StoredGraph, inputs: GraphInputs | InputValue, out: Outputs,
+    options: RequestOptions,
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Call a stored graph and receive its outputs whole, by their names; see `Client.run_stored`."""
+    from .stored_graphs import graph_target, stored_call  # few callers need it
+
+    media_type, body = stored_call(graph, inputs)
+    query = urlencode(_query("/v1/graphs", options))
+    target = graph_target(graph.name) + (f"?{query}" if query else "")
+    fields = (("content-type", media_type), ("accept", MEDIA_TYPE))
+    request = Request("POST", target, fields, tuple(body), _reported(options.progress))
+    arrays: dict[str, NDArray[Any]] = {}
+    async with await transport.ask(request) as response:
+        head = await response.any_frame_head()
+        slots = tuple([Slot(each.name, Layout.row_major(each.data_type, each.shape)) for each in head.tensors])
+        for slot, memory in zip(slots, check_out(slots, out), strict=True):
+            target_memory, arrays[slot.name] = output_memory(slot, memory)
+            await response.fill(target_memory)
+        await response.finish()
+    return arrays
+
+
+def _described(cls: type[StoredGraph], said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
+    try:
+        return cls.from_document(said, run)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ServerFault(f"the description of a stored graph cannot be understood ({error!r})") from error
+
+
 def _graph_request(sent: GraphRequest, options: RequestOptions) -> Request:
     if isinstance(sent.body, dict):
         return _request(sent.template, sent.body, options)
-    query = urlencode({"graph": sent.document, **_query(sent.template, options)}, quote_via=quote)
+    query = urlencode({"graph": sent.document, **_query(sent.template.endpoint, options)}, quote_via=quote)
     fields = (("content-type", f"image/{sent.body.format.lower()}"), ("accept", MEDIA_TYPE))
     target = f"{sent.template.endpoint}?{query}"
     return Request("POST", target, fields, (memoryview(sent.body.content),), _reported(options.progress))

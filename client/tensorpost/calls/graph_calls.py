@@ -23,9 +23,10 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, Violation
 from .array_like import TensorLike, as_array
 from .caller_arrays import RequestTemplate, wire_form
+from .stored_graphs import StoredGraph
 
-GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
-"""A graph as a dict, or the path of a JSON file with one."""
+GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | StoredGraph
+"""A graph as a dict, or the path of a JSON file with one; or a stored graph, where calls are made."""
 InputValue: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[str]
 """An array, or what NumPy can make one of; the path of a picture or of an npy file; or the bytes of a picture."""
 GraphInputs: TypeAlias = Mapping[str, InputValue]
@@ -123,7 +124,7 @@ def read_input(name: str, value: object) -> NDArray[Any] | EncodedImage:
     return as_array(name, value)
 
 
-def inputs_of(graph: Mapping[str, Any], item: object) -> GraphInputs:
+def inputs_of(graph: Mapping[str, Any] | StoredGraph, item: object) -> GraphInputs:
     """The inputs of a call: a mapping as it is, and anything else as the graph's only input.
 
     Raises:
@@ -131,7 +132,7 @@ def inputs_of(graph: Mapping[str, Any], item: object) -> GraphInputs:
     """
     if isinstance(item, Mapping):
         return cast("GraphInputs", item)
-    names = input_names(graph)
+    names = [*graph.inputs] if isinstance(graph, StoredGraph) else input_names(graph)
     if len(names) != 1:
         raise InvalidParameter(
             f"the graph has the inputs {', '.join(names) or 'none'}; each item must be a mapping from these names, not "
@@ -154,6 +155,11 @@ def graph_document(graph: GraphDocument) -> Mapping[str, Any]:
         InvalidParameter: this is no graph, and no path of one.
         OSError, InvalidJson: the file cannot be read.
     """
+    if isinstance(graph, StoredGraph):
+        raise InvalidParameter(
+            f"the stored graph {graph.name!r} is on a server, and its document is needed here; call it, or use "
+            "run_graph, run_stored or map"
+        )
     if isinstance(graph, (str, os.PathLike)):
         text = Path(graph).read_bytes()
         try:

@@ -39,8 +39,9 @@ def map_graph(
     Raises `InvalidParameter` at once for what is wrong with the arguments but for the inputs.
     """
     from .graph_calls import graph_document  # operators load when they are named
+    from .stored_graphs import StoredGraph
 
-    document = graph_document(graph)
+    document = graph if isinstance(graph, StoredGraph) else graph_document(graph)
     whole_number("in_flight", in_flight, 1)
     if real_number("retry_seconds", retry_seconds) < 0:
         raise InvalidParameter(f"retry_seconds is {retry_seconds}; it must be 0 or more")

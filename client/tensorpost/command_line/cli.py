@@ -25,13 +25,13 @@ from .command_options import (
     Url,
     client_of,
 )
-from .graph_commands import graph
 from .keys_commands import keys
 from .model_commands import model
 from .operator_commands import onnx, resample, run, tile, validate
 from .operators_command import operators
 from .preprocess_command import preprocess
 from .server_commands import server_commands
+from .stored_commands import graph
 from .terminal import gib, print_json, print_table, show_block, show_error, size_text
 
 

@@ -114,7 +114,7 @@ def run_to_files(
     for name, path in targets.items():
         check_destination(path)
         if formats[name] != "npy":
-            check_picture(slots[name].layout.data_type.dtype, _picture_shape(slots[name].layout.sizes), formats[name])
+            check_picture(slots[name].layout.data_type.dtype, picture_shape(slots[name].layout.sizes), formats[name])
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
     with progress_bar(total, quiet=quiet) as progress:
         blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
@@ -124,7 +124,7 @@ def run_to_files(
                 if formats[name] == "npy":
                     write_blocks(file, encode_npy_head(layout.data_type, layout.sizes), data)
                 else:
-                    pixels = layout.view(b"".join(data)).reshape(_picture_shape(layout.sizes))
+                    pixels = layout.view(b"".join(data)).reshape(picture_shape(layout.sizes))
                     file.write(encode_image(pixels, formats[name]))
 
 
@@ -155,8 +155,8 @@ def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None
 
 def show_graph(read: Graph, output: str | None) -> None:
     """Print what each node of a graph reads and makes, or write a picture of it."""
+    from ..graphs.graph_picture import shape_text, svg_of  # operators load when they are named
     from .files import destination
-    from .graph_picture import shape_text, svg_of  # operators load when they are named
 
     if output is not None:
         with destination(output) as file:
@@ -254,5 +254,6 @@ def _array(document: Mapping[str, Any], name: str, source: Source) -> NDArray[An
     return source.array[None] if source.is_picture and is_batch else source.array
 
 
-def _picture_shape(sizes: Sequence[int]) -> tuple[int, ...]:
+def picture_shape(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a picture: that of a batch of one without its first axis."""
     return tuple(sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..bodies.json_tensor import tensor_from_json
 from ..descriptors import NEWEST, FeatureLevel
@@ -31,7 +31,12 @@ from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, cou
 from .dml_graph import dml_input_names, is_dml_graph, read_dml_graph
 from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
 
-__all__ = ["LONGEST_NAME", "MOST_NODES", "input_names", "read_graph"]
+__all__ = ["LONGEST_NAME", "MOST_NODES", "Weights", "input_names", "read_graph"]
+
+Weights: TypeAlias = Mapping[str, tuple[Layout, memoryview]]
+"""Inputs of a graph that a server keeps, by name: what the tensor is, packed, and its bytes."""
+
+_NO_WEIGHTS: Weights = {}
 
 MOST_NODES = 1000
 """Nodes of a graph, if no other limit is given."""
@@ -46,8 +51,9 @@ _MOST_NAMES = 16  # in a message
 
 
 def read_graph(
-    document: object, sent: Mapping[str, Layout] | None, *, level: FeatureLevel = NEWEST, most_nodes: int = MOST_NODES
-) -> Graph:
+    document: object, sent: Mapping[str, Layout] | None, *, level: FeatureLevel = NEWEST, most_nodes: int = MOST_NODES,
+    weights: Weights = _NO_WEIGHTS,
+) -> Graph:  # fmt: skip
     """Read a graph for tensors of these types and sizes.
 
     Args:
@@ -56,6 +62,7 @@ def read_graph(
             sizes are then all numbers.
         level: the DirectML feature level that its descriptors are validated at; default the newest.
         most_nodes: nodes that it may have.
+        weights: inputs that are constants, since their elements are kept.
 
     Raises:
         InvalidDescriptor: rules are broken; it lists every violation, each with its node. What follows from a node that
@@ -66,7 +73,9 @@ def read_graph(
     reader = _GraphReader(level)
     members = reader.members(document, (), _MEMBERS, "a graph")
     inputs = reader.by_name(members, "inputs")
-    slots = reader.read_inputs(inputs, reader.declared(inputs) if sent is None else sent)
+    if sent is None:
+        sent = reader.declared({name: value for name, value in inputs.items() if name not in weights})
+    slots = reader.read_inputs(inputs, sent, weights)
     constants = reader.read_constants(reader.by_name(members, "constants"))
     reader.read_nodes(members.get("nodes"), most_nodes)
     outputs = reader.read_outputs(members.get("outputs"))
@@ -118,6 +127,7 @@ class _GraphReader:
         self._nodes: dict[str, _NodeText] = {}
         self._wrong: set[str] = set()  # names of inputs and constants that cannot be read
         self._used: set[str] = set()
+        self._constants: list[tuple[Slot, bytes | memoryview]] = []
 
     def _add(self, code: str, path: Path, message: str, value: object = None, expected: str = "") -> None:
         self.violations.append(Violation(code, path, message, value, expected, SOURCE))
@@ -170,15 +180,21 @@ class _GraphReader:
                 found[name] = Layout.row_major(row, sizes)
         return found
 
-    def read_inputs(self, inputs: Mapping[str, Any], sent: Mapping[str, Layout]) -> tuple[Slot, ...]:
-        """The inputs, compared with the tensors that arrive."""
+    def read_inputs(
+        self, inputs: Mapping[str, Any], sent: Mapping[str, Layout], weights: Weights = _NO_WEIGHTS
+    ) -> tuple[Slot, ...]:
+        """The inputs, compared with the tensors that arrive and with those that are kept."""
         slots: list[Slot] = []
         bound: dict[str, tuple[int, str]] = {}
         for name, declared in inputs.items():
             path: Path = ("inputs", name)
             if not self._accept_name(name, path) or name in self._wrong:
                 continue
-            arrived = sent.get(name)
+            kept = weights.get(name)
+            arrived = sent.get(name) if kept is None else kept[0]
+            if kept is not None and name in sent:
+                message = f"{name!r} is kept with the graph; do not send it"
+                self._add("input-unknown", path, message, None, "no tensor")
             if arrived is None:
                 there = ", ".join(map(repr, sent)) or "no tensor"
                 message = f"the tensor {name!r} was not sent; the body has {there}"
@@ -191,8 +207,12 @@ class _GraphReader:
             if "sizes" in members:
                 self._bind_sizes(name, members["sizes"], arrived.sizes, bound)
             layout = Layout.row_major(arrived.data_type, arrived.sizes)
-            self._tensors[name] = ReadableTensor(GraphInput(len(slots)), layout)
-            slots.append(Slot(name, layout))
+            if kept is None:
+                self._tensors[name] = ReadableTensor(GraphInput(len(slots)), layout)
+                slots.append(Slot(name, layout))
+            else:
+                self._tensors[name] = ReadableTensor(GraphConstant(len(self._constants)), layout, layout.view(kept[1]))
+                self._constants.append((Slot(name, layout), kept[1]))
         for name in sent:
             if name not in inputs:
                 known = ", ".join(map(repr, inputs)) or "none"
@@ -230,9 +250,9 @@ class _GraphReader:
                 hint = f"{entry}; or a name in the graph, which takes any size"
                 self._add("input-sizes", (*path, axis), message, size, hint)
 
-    def read_constants(self, constants: Mapping[str, Any]) -> tuple[tuple[Slot, bytes], ...]:
-        """The constants, each with its bytes."""
-        found: list[tuple[Slot, bytes]] = []
+    def read_constants(self, constants: Mapping[str, Any]) -> tuple[tuple[Slot, bytes | memoryview], ...]:
+        """The constants, each with its bytes, after those inputs that are kept."""
+        found = self._constants
         for name, value in constants.items():
             path: Path = ("constants", name)
             if not self._accept_name(name, path):

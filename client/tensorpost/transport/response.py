@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, cast
 
-from ..bodies.frame import ALSO_READ, MEDIA_TYPE, HeadReader
+from ..bodies.frame import ALSO_READ, MEDIA_TYPE, FrameHead, HeadReader
 from ..bodies.strict_json import read_json
 from ..values.datatypes import DataType
 from ..values.problems import (
@@ -147,6 +147,15 @@ class Response(ABC):
 
     async def frame_head(self, wanted: Sequence[tuple[DataType, tuple[int, ...]]]) -> Mapping[str, str]:
         """Read the head of a frame that must hold exactly tensors of these types and shapes; returns its metadata."""
+        head = await self.any_frame_head()
+        carried = [(entry.data_type, entry.shape) for entry in head.tensors]
+        if carried != [*wanted]:
+            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (carried, wanted))
+            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
+        return head.metadata
+
+    async def any_frame_head(self) -> FrameHead:
+        """Read the head of a frame."""
         encoding = self.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
@@ -155,15 +164,10 @@ class Response(ABC):
         try:
             while reader.head is None and (count := await self.receive(piece[: reader.missing])):
                 reader.feed(piece[:count])
-            head = reader.finish()
+            return reader.finish()
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is not a readable frame: {error.detail}") from error
-        carried = [(entry.data_type, entry.shape) for entry in head.tensors]
-        if carried != [*wanted]:
-            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (carried, wanted))
-            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
-        return head.metadata
 
     def _require_type(self, what: str, *media_types: str) -> None:
         if (actual := self._media_type) not in media_types:

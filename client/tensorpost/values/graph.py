@@ -75,7 +75,8 @@ class Graph:
         inputs: the tensors that are sent.
         nodes: the operations.
         outputs: the tensors that come back.
-        constants: tensors that are part of the graph, each with its bytes.
+        constants: tensors that are part of the graph, each with its bytes: `bytes` if they came with the request, a
+            view of memory that a server keeps if they belong to a stored graph.
         output_names: the names of the outputs; empty in the graph of one node, which has those of its operation.
 
     Examples:
@@ -88,7 +89,7 @@ class Graph:
     inputs: tuple[Slot, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[NodeOutput, ...]
-    constants: tuple[tuple[Slot, bytes], ...] = ()
+    constants: tuple[tuple[Slot, bytes | memoryview], ...] = ()
     output_names: tuple[str, ...] = ()
 
     @classmethod

@@ -20,7 +20,8 @@ The tree::
     |   |-- Unauthenticated                  no API key, or none that is valid
     |   |-- Forbidden                        a valid API key that does not allow this
     |   |-- NotFound                         no such path
-    |   |   `-- RegionNotFound               no shared memory region of that name
+    |   |   |-- RegionNotFound               no shared memory region of that name
+    |   |   `-- GraphNotFound                no stored graph of that name
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
@@ -61,6 +62,7 @@ __all__ = [
     "DeadlineExceeded",
     "DeviceLost",
     "Forbidden",
+    "GraphNotFound",
     "IncompleteBody",
     "InvalidDescriptor",
     "InvalidFrame",
@@ -474,6 +476,13 @@ class RegionNotFound(NotFound):
 
     code = "region-not-found"
     title = "There is no such shared memory region"
+
+
+class GraphNotFound(NotFound):
+    """No stored graph of this name, or it was deleted, or not used for too long. `extra["nearest"]` names one."""
+
+    code = "graph-not-found"
+    title = "There is no such stored graph"
 
 
 class MethodNotAllowed(InvalidRequest):

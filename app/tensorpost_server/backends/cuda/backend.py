@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -107,6 +108,7 @@ class CudaBackend:
         self._lost: str | None = None
         self._lanes = threading.local()
         self._shared = SharedAllocations(cupy)
+        self._kept: dict[int, Any] = {}  # constants of stored graphs, by the identity of their memory
         try:
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             raw: Any = properties["name"]
@@ -216,6 +218,7 @@ class CudaBackend:
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
                 self._uploads.synchronize()
+                self._kept.clear()
                 self._shared.close_all()
                 self._pool.free_all_blocks()
 
@@ -266,6 +269,17 @@ class CudaBackend:
                 self._uploads.synchronize()  # the caller's memory must not be read once it is told
                 raise
             return arrays, uploaded if arrays else None
+
+    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+        """The array of a stored graph's constant: uploaded once, and freed with the graph or when memory is short."""
+        array = self._kept.get(id(data))
+        if array is None:
+            ((array,), _) = self.put([layout], [data])
+            with self.working(self._uploads):
+                self._uploads.synchronize()
+            self._kept[id(data)] = array
+            weakref.finalize(data, self._kept.pop, id(data), None)
+        return array
 
     @property
     def xp(self) -> Any:
@@ -389,6 +403,7 @@ class CudaBackend:
             return self._pool.malloc(size_in_bytes)
         except self.cupy.cuda.memory.OutOfMemoryError:
             # The pool counts what it keeps against its limit, and frees that by itself only if the device has no more.
+            self._kept.clear()
             self._pool.free_all_blocks()
             return self._pool.malloc(size_in_bytes)
 

@@ -233,6 +233,14 @@ class Answer(Protocol):
         ...
 
 
+class KeptGraph(Protocol):
+    """A graph that the server keeps."""
+
+    def use(self) -> bool:
+        """Take note of a call; False if it is not kept any more, and calls that were prepared with it are not right."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A valid call; nothing of it has been planned or computed yet.
@@ -244,6 +252,7 @@ class Call:
         strings: the node with strings, if it works on any; numbers stand for them in the memory.
         timeout: how long it may wait until its answer begins, seconds; None for as long as it takes.
         rows: the rows of the output that are wanted, begin and end; None for all that there is.
+        stored: the stored graph that is called; None if the graph came with the request.
     """
 
     graph: Graph
@@ -255,3 +264,4 @@ class Call:
     strings: StringCall | None = None
     timeout: float | None = None
     rows: tuple[int, int | None] | None = None
+    stored: KeptGraph | None = None

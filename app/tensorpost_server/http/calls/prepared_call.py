@@ -24,7 +24,7 @@ from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAccep
 from ...engine import StepTimes, Worker
 from ...planning import Plan, make_plan, plan_of_rows
 from ...settings import Settings
-from .call import Answer, Call, CallFormat, PreparedHead, RunOptions
+from .call import Answer, Call, CallFormat, KeptGraph, PreparedHead, RunOptions
 
 ONNX_RUNTIME_BACKEND = "onnxruntime"
 """What a call of a graph names as its backend, so that ONNX Runtime computes all of it."""
@@ -57,6 +57,7 @@ class PreparedCall:
         memory_bytes: what to reserve for it; see `call_bytes`.
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         rows: the rows of the output that are wanted; None for the whole answer.
+        stored: the stored graph that is called, if it is one.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -70,6 +71,7 @@ class PreparedCall:
     strings: StringCall | None = None
     timeout: float | None = None
     rows: OutputRows | None = None
+    stored: KeptGraph | None = None
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -129,8 +131,9 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
-        plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows
-    )
+        plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
+        call.stored,
+    )  # fmt: skip
 
 
 def check_whole(graph: Graph, options: RunOptions) -> None:
@@ -156,7 +159,10 @@ def check_constants(graph: Graph, settings: Settings) -> None:
     Raises:
         LimitExceeded: they are.
     """
-    size, most = sum([len(data) for _, data in graph.constants]), settings.max_graph_constant_bytes
+    size = sum(
+        [len(data) for _, data in graph.constants if isinstance(data, bytes)]
+    )  # others are kept by a stored graph
+    most = settings.max_graph_constant_bytes
     if size > most:
         raise LimitExceeded.of("the size of the graph's constants", size, most, "TENSORPOST_MAX_GRAPH_CONSTANT_BYTES")
 
@@ -175,7 +181,7 @@ def _check_limits(plan: Plan, settings: Settings) -> None:
 
 def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
     """The memory that a call takes, in bytes, beside what its worker holds for it (`Backend.held_bytes`)."""
-    sent_bytes = received_bytes + decoding_bytes + plan.constant_bytes
+    sent_bytes = received_bytes + decoding_bytes + plan.constant_bytes - plan.kept_bytes
     return sent_bytes + slices_bytes(plan, settings) + answer.working_bytes(plan)
 
 

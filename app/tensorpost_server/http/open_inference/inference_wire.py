@@ -13,7 +13,6 @@ from starlette.types import Scope
 from tensorpost.bodies.json_tensor import tensor_from_json
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
-from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
@@ -29,7 +28,7 @@ from .cuda_region import CudaRegion
 from .infer_format import InferFormat, JsonPart
 from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
 from .inference_answer import InferenceAnswer, OutputForm, output_forms
-from .model_operation import announced, operation_of, output_type
+from .model_operation import announced, graph_of, output_type
 from .models import Model
 from .shared_memory import AnyRegion, SharedMemory
 
@@ -92,7 +91,7 @@ class InferenceWire:
 
     @property
     def key(self) -> Hashable:
-        return self._model.name, self._codec.key
+        return self._model.stored or self._model.name, self._codec.key
 
     def format(self, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
         """See `Wire.format`: the length of the JSON part, and the content codings."""
@@ -176,13 +175,16 @@ class InferenceWire:
             if tensor.name in small
         }
         tensors = [announced(model, tensor) for tensor in worked_on]
-        operation, options = operation_of(model, request.parameters, tensors, values)
-        strings = StringCall(cast("OnnxNode", operation), table) if has_strings(operation) else None
-        rows = [output_type(model, worked_on, slot.layout.data_type) for slot in operation.outputs]
-        outputs = output_forms(request, operation.outputs, rows)
+        graph, options = graph_of(model, request.parameters, tensors, values)
+        strings = None
+        if not graph.output_names and has_strings(graph.operation):
+            strings = StringCall(cast("OnnxNode", graph.operation), table)
+        rows = [output_type(model, worked_on, slot.layout.data_type) for slot in graph.output_slots]
+        outputs = output_forms(request, graph.output_slots, rows)
         answer = self._codec.answer(model.name, request.id, outputs, coding)
         held = [memory[tensor.name] for tensor in worked_on] if memory else None
-        return Call(Graph.of(operation), options, tensors, answer, held, None, strings, request.timeout)
+        stored = None if model.stored is None else model.stored.stored
+        return Call(graph, options, tensors, answer, held, None, strings, request.timeout, stored=stored)
 
     async def _read_tensors(
         self, context: ReadContext, request: InferRequest, body: RequestBody, table: StringTable, small: frozenset[str]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import operator_class
 from tensorpost.values.datatypes import DataType, data_type
-from tensorpost.values.operation import Operation
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidJson, InvalidParameter, TensorpostError
 
 from ..calls.call import AnnouncedTensor, RunOptions
@@ -27,14 +27,14 @@ _UINT8, _BOOL = data_type("uint8"), data_type("bool")
 
 def announced(model: Model, tensor: InferInput) -> AnnouncedTensor:
     """The tensor as the operator's path knows it. DirectML has no booleans and takes them as UINT8."""
-    row = _UINT8 if tensor.data_type is _BOOL and not model.is_onnx else tensor.data_type
+    row = _UINT8 if tensor.data_type is _BOOL and _has_no_booleans(model) else tensor.data_type
     return AnnouncedTensor(tensor.name, row, tensor.shape, tensor.packed_bytes)
 
 
-def operation_of(
+def graph_of(
     model: Model, parameters: Mapping[str, Any], tensors: Sequence[AnnouncedTensor], values: Mapping[str, NDArray[Any]]
-) -> tuple[Operation, RunOptions]:
-    """The operation that a request asks for, and how to run it.
+) -> tuple[Graph, RunOptions]:
+    """The operation, or the stored graph, that a request asks for, and how to run it.
 
     Args:
         model: the model that the request was sent to.
@@ -55,13 +55,14 @@ def operation_of(
     by_value = {name: array for name, array in values.items() if name in parser.value_names}
     attributes |= {name: array.tolist() for name, array in values.items() if name not in by_value}
     document: Mapping[str, Any] | None = None
-    if "op" in attributes:
+    if model.stored is not None:
+        tensors = [*tensors, *[_announced_value(name, array) for name, array in by_value.items()]]
+    elif "op" in attributes:
         sent = attributes.pop("op")
         document = read_document(sent) if isinstance(sent, str) else as_document(sent)
     elif not model.is_onnx and any(name.endswith("_desc") for name in attributes):
         document, attributes = _document(model, attributes)
-    graph, options = parser.parse(attributes, tensors, document, by_value)
-    return graph.operation, options
+    return parser.parse(attributes, tensors, document, by_value)
 
 
 def _document(model: Model, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -84,6 +85,14 @@ def _json_or_text(value: object) -> Any:
     return value
 
 
+def _has_no_booleans(model: Model) -> bool:
+    return not model.is_onnx and model.stored is None
+
+
+def _announced_value(name: str, array: NDArray[Any]) -> AnnouncedTensor:
+    return AnnouncedTensor(name, data_type(array.dtype), array.shape, array.nbytes)
+
+
 def resolve_presets(models: ModelCatalogue) -> None:
     """Find out the outputs of presets whose input has a fixed shape.
 
@@ -96,16 +105,14 @@ def resolve_presets(models: ModelCatalogue) -> None:
         tensor = model.inputs[0]
         size = math.prod(tensor.shape) * tensor.data_type.item_size
         try:
-            operation, _ = operation_of(
-                model, {}, [AnnouncedTensor(tensor.name, tensor.data_type, tensor.shape, size)], {}
-            )
+            graph, _ = graph_of(model, {}, [AnnouncedTensor(tensor.name, tensor.data_type, tensor.shape, size)], {})
         except TensorpostError as error:
             raise InvalidParameter(f"the preset {model.name!r} does not work: {error.detail}") from None
-        outputs = [TensorInfo(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in operation.outputs]
+        outputs = [TensorInfo(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in graph.operation.outputs]
         models.replace_preset(replace(model, outputs=tuple(outputs)))
 
 
 def output_type(model: Model, tensors: Sequence[InferInput], row: DataType) -> DataType:
     """The type that an output has for the caller: BOOL where DirectML's UINT8 holds what came as BOOL."""
-    moved = not model.is_onnx and row is _UINT8 and bool(tensors)
+    moved = _has_no_booleans(model) and row is _UINT8 and bool(tensors)
     return _BOOL if moved and all(tensor.data_type is _BOOL for tensor in tensors) else row

@@ -7,7 +7,7 @@ another datatype in its metadata. Presets, operators whose attributes are fixed,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -26,6 +26,7 @@ from tensorpost.values.problems import InvalidParameter, UnknownOperator, neares
 from ...settings import Preset
 from ..wires.call_parser import CallParser
 from ..wires.dialects import DIALECTS
+from ..wires.stored_dialect import StoredDialect
 
 VERSION = "1"
 """The version of every model. Clients read it as a number."""
@@ -70,6 +71,7 @@ class Model:
         inputs: the tensors that it is always given, in the order of the operator.
         attributes: what may be given as a parameter or a small tensor, with its schema.
         fixed: attributes of a preset, by name, as JSON values.
+        stored: the stored graph that it is; None of an operator.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Model:
     outputs: tuple[TensorInfo, ...]
     attributes: Mapping[str, Any]
     fixed: Mapping[str, Any]
+    stored: StoredDialect | None = None
 
     @property
     def is_onnx(self) -> bool:
@@ -88,6 +91,8 @@ class Model:
     @cached_property
     def parser(self) -> CallParser:
         """Parses calls of the operator."""
+        if self.stored is not None:
+            return self.stored(self.operator)
         return DIALECTS[self.dialect](self.operator)
 
     @cached_property
@@ -99,6 +104,8 @@ class Model:
     @property
     def platform(self) -> str:
         """What the metadata says of the format of models."""
+        if self.stored is not None:
+            return "onnx" if self.stored.stored.source.kind == "onnx" else "tensorpost_graph"
         return "onnx_operator" if self.is_onnx else "dml_operator"
 
     def to_metadata(self) -> dict[str, Any]:
@@ -113,7 +120,9 @@ class Model:
 
     def to_config(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
-        names = _required_by_onnx(self.operator) if self.is_onnx else _required_by_directml(self.operator)
+        names: Iterable[str] = ()
+        if self.stored is None:
+            names = _required_by_onnx(self.operator) if self.is_onnx else _required_by_directml(self.operator)
         required = [name for name in names if name not in self.fixed]
         schema = {"type": "object", "properties": self.attributes, "required": required}
         return {
@@ -160,9 +169,22 @@ class ModelCatalogue:
             guess = nearest(name, self.names)
             hint = f"did you mean {guess!r}?" if guess else "POST /v2/repository/index lists them"
             raise UnknownOperator(f"unknown model {name[:60]!r}; {hint}", extra={"nearest": guess})
+        self.check_version(name, version)
+        return model
+
+    @staticmethod
+    def check_version(name: str, version: str | None) -> None:
+        """Refuse a version that there is not.
+
+        Raises:
+            UnknownOperator: it is not the only one.
+        """
         if version not in (None, VERSION):
             raise UnknownOperator(f"model {name!r} has no version {version[:20]!r}; each has version {VERSION} only")
-        return model
+
+    def has(self, name: str) -> bool:
+        """Whether this is the name of a preset, or of an operator's model, with a datatype or without."""
+        return name in self._presets or _operator_model(name) is not None
 
     def replace_preset(self, model: Model) -> None:
         """Put a preset in the place of the one of the same name: its outputs became known."""

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorpost.values.problems import UnknownOperator
-
 from ..observability.request_record import RequestRecord
-from .models import VERSION, ModelCatalogue
+from .models import VERSION
 
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """Path of an inference: the model and the version in it, if any."""
@@ -72,12 +70,13 @@ class ModelStatistics:
     """Counts the inferences of each model.
 
     Args:
-        models: whose names count; others are made up by callers.
+        key_of: what the counts of a caller's model are kept by: whose it is, and its name; None for a name that is
+            none.
     """
 
-    def __init__(self, models: ModelCatalogue) -> None:
-        self._models = models
-        self._counts: dict[str, _Counts] = {}
+    def __init__(self, key_of: Callable[[str | None, str], tuple[str | None, str] | None]) -> None:
+        self._key_of = key_of
+        self._counts: dict[tuple[str | None, str], _Counts] = {}
 
     def observe(self, records: Sequence[RequestRecord]) -> None:
         """Count the inferences among these requests."""
@@ -85,17 +84,19 @@ class ModelStatistics:
             if not record.path.endswith("/infer") or record.method != "POST":
                 continue
             if inference := INFER_PATH.fullmatch(record.path):
-                counts = self._counts.get(inference[1])
-                if counts is None:
-                    try:
-                        self._models.find(inference[1])
-                    except UnknownOperator:
-                        continue
-                    counts = self._counts[inference[1]] = _Counts()
-                counts.add(record)
+                key = self._key_of(record.caller, inference[1])
+                if key is not None:
+                    self._counts.setdefault(key, _Counts()).add(record)
 
-    def to_json(self, name: str | None = None) -> dict[str, Any]:
-        """The answer to `GET /v2/models/{model}/stats`; of all models that were called without a name."""
+    def to_json(self, owner: str, name: str | None = None) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}/stats`; of all models that were called without a name.
+
+        Args:
+            owner: the caller, whose stored graphs are shown beside operators.
+            name: the model's name.
+        """
         if name is not None:
-            return {"model_stats": [self._counts.get(name, _Counts()).to_json(name)]}
-        return {"model_stats": [counts.to_json(each) for each, counts in sorted(self._counts.items())]}
+            counts = self._counts.get((None, name)) or self._counts.get((owner, name)) or _Counts()
+            return {"model_stats": [counts.to_json(name)]}
+        shown = {name: counts for (of, name), counts in self._counts.items() if of in (None, owner)}
+        return {"model_stats": [counts.to_json(each) for each, counts in sorted(shown.items())]}

@@ -21,7 +21,7 @@ from ..headers import header_fields
 from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
 from ..open_inference.models import VERSION, Model
 from ..open_inference.shared_memory import RegionKind
-from ..service import Service, service_of
+from ..service import service_of
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
 _MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors
@@ -51,14 +51,14 @@ async def server_metadata(request: Request) -> JSONResponse:
 
 @router.get("/v2/models", summary="List the models")
 async def list_models(request: Request) -> JSONResponse:
-    """Names of all models: presets, then every operator."""
-    return JSONResponse({"models": list(service_of(request).models.names)})
+    """Names of all models: presets, stored graphs, then every operator."""
+    return JSONResponse({"models": list(service_of(request).model_names(request.scope))})
 
 
 @router.get("/v2/models/stats", summary="Statistics of every model that was called")
 async def all_statistics(request: Request) -> JSONResponse:
     """Counts and nanoseconds since the start."""
-    return _statistics(service_of(request), None)
+    return _statistics(request, None)
 
 
 @router.get("/v2/models/{model}", summary="A model's inputs and outputs", openapi_extra=_MODEL)
@@ -89,7 +89,7 @@ async def model_config(request: Request) -> JSONResponse:
 @router.get("/v2/models/{model}/versions/{version}/stats", include_in_schema=False)
 async def model_statistics(request: Request) -> JSONResponse:
     """Counts and nanoseconds since the start."""
-    return _statistics(service_of(request), _model(request))
+    return _statistics(request, _model(request))
 
 
 @router.post("/v2/models/{model}/infer", summary="Run a model", openapi_extra=_MODEL)
@@ -104,7 +104,7 @@ async def infer(request: Request) -> Response:
 async def repository_index(request: Request) -> JSONResponse:
     """Every model is READY."""
     await _body(request)
-    names = service_of(request).models.names
+    names = service_of(request).model_names(request.scope)
     return JSONResponse([{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in names])
 
 
@@ -112,10 +112,13 @@ async def repository_index(request: Request) -> JSONResponse:
     "/v2/repository/models/{model}/load", summary="Load a model", openapi_extra=_MODEL, response_class=Response
 )
 async def load_model(request: Request) -> Response:
-    """Operators are always loaded: 200, or 404 for one that there is not."""
+    """Operators and stored graphs are always loaded: 200, or 404 for one that there is not."""
+    parameters = (await _body(request)).get("parameters")
     _model(request)
-    if (await _body(request)).get("parameters"):
-        raise NoBackend("models are made from the catalogue and the settings; they cannot be loaded from a request")
+    if parameters:
+        raise NoBackend(
+            "a model cannot be loaded from this request; PUT /v1/graphs/{name} stores a graph or an ONNX model"
+        )
     return Response()
 
 
@@ -123,9 +126,12 @@ async def load_model(request: Request) -> Response:
     "/v2/repository/models/{model}/unload", summary="Unload a model", openapi_extra=_MODEL, response_class=Response
 )
 async def unload_model(request: Request) -> Response:
-    """Always refused: operators cannot be unloaded."""
-    _model(request)
-    raise NoBackend("operators cannot be unloaded")
+    """A stored graph of the caller is deleted; operators, and graphs of the server, cannot be unloaded."""
+    model, service = _model(request), service_of(request)
+    if model.stored is None:
+        raise NoBackend("operators cannot be unloaded")
+    service.graphs.delete(service.owner_of(request.scope), model.name)
+    return Response()
 
 
 @router.api_route("/v2/trace/setting", methods=["GET", "POST"], include_in_schema=False)
@@ -208,13 +214,16 @@ def _region_owner(request: Request, kind: RegionKind) -> str:
 
 def _model(request: Request) -> Model:
     path: Mapping[str, str] = request.path_params
-    return service_of(request).models.find(path["model"], path.get("version"))
+    return service_of(request).model(request.scope, path["model"], path.get("version"))
 
 
-def _statistics(service: Service, model: Model | None) -> JSONResponse:
+def _statistics(request: Request, model: Model | None) -> JSONResponse:
+    service = service_of(request)
     if service.records is not None:
         service.records.flush()
-    return JSONResponse(service.model_statistics.to_json(None if model is None else model.name))
+    return JSONResponse(
+        service.model_statistics.to_json(service.owner_of(request.scope), None if model is None else model.name)
+    )
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

@@ -321,11 +321,11 @@ async def validate(request: Request) -> JsonDocument:
                 check_constants(operation, settings)
             planning = slow_threads if is_graph else threads
             plan = await planning.run(large or is_graph, make_plan, operation, settings.slice_bytes)
-            cost = await planning.run(is_graph, _cost, service, plan)
+            cost = await planning.run(is_graph, plan_cost, service, plan)
         return JsonDocument(verdict | {"cost": cost})
 
 
-def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
+def plan_cost(service: Service, plan: Plan) -> dict[str, Any] | None:
     """Estimate of what the plan would take on the device that would be chosen now; None if there is none for it."""
     try:
         worker = service.workers().choose(plan)

@@ -190,7 +190,12 @@ def as_document(document: object, name: str = "op") -> Mapping[str, Any]:
 
 
 def match_names(
-    tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = (), *, more: str = ""
+    tensors: Sequence[AnnouncedTensor],
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    more: str = "",
+    what: str = "the operator",
 ) -> None:
     """Compare the names of the body's tensors with those that the operation takes.
 
@@ -198,6 +203,7 @@ def match_names(
         tensors: what the body announces.
         required: names that must be there.
         optional: names that may be there.
+        what: what takes them, for the message.
         more: the first of any number of names that could follow, for the message.
 
     Raises:
@@ -209,7 +215,7 @@ def match_names(
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
         takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
-        raise TensorMismatch(f"the operator takes the tensors {takes}{may}; the body has {sent}")
+        raise TensorMismatch(f"{what} takes the tensors {takes}{may}; the body has {sent}")
 
 
 def npy_tensor(inputs: Sequence[CallInput], *, empty: bool) -> str | None:

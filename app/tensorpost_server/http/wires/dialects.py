@@ -10,6 +10,7 @@ from .call_parser import Dialect
 from .directml_dialect import DirectmlParser
 from .graph_dialect import GraphDialect
 from .onnx_dialect import OnnxParser
+from .stored_dialect import StoredDialect
 
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}
 """The dialect of each path that operators are posted to."""
@@ -17,4 +18,4 @@ DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": 
 
 def takes_long(dialect: Dialect, operator: str) -> bool:
     """Whether parsing and planning may take long: of graphs, and of what the package onnx and ONNX Runtime know."""
-    return isinstance(dialect, GraphDialect) or (dialect is OnnxParser and not is_own(operator))
+    return isinstance(dialect, (GraphDialect, StoredDialect)) or (dialect is OnnxParser and not is_own(operator))

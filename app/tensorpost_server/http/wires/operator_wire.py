@@ -45,6 +45,7 @@ from .call_parser import (
 from .dialects import takes_long
 from .graph_dialect import GraphDialect, GraphParser, read_outputs
 from .operator_answer import OperatorAnswer
+from .stored_dialect import StoredDialect
 from .wire import ReadContext
 
 ParsedHead = TypeVar("ParsedHead")
@@ -57,7 +58,7 @@ class OperatorWire:
 
     def __init__(self, dialect: Dialect, operator: str) -> None:
         self._dialect, self._operator = dialect, operator
-        self._parser: CallParser | None = None
+        self._parser: CallParser | None = dialect(operator) if isinstance(dialect, StoredDialect) else None
         self.takes_long = takes_long(dialect, operator)
 
     @property
@@ -72,7 +73,8 @@ class OperatorWire:
 
     async def open(self, slow_threads: CallerThreads) -> str | None:
         """See `Wire.open`: the parser of the operator's calls."""
-        self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
+        if self._parser is None:
+            self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
         return self._operator if self.takes_long else None
 
     def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
@@ -134,9 +136,11 @@ class OperatorWire:
         strings = None
         if table is not None and not graph.output_names and has_strings(graph.operation):
             strings = StringCall(cast("OnnxNode", graph.operation), table)
+        stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
         return Call(
-            graph, options, tensors, OperatorAnswer(format_, graph, id_, rows), memory, encoded, strings, rows=rows
-        )
+            graph, options, tensors, OperatorAnswer(format_, graph, id_, rows), memory, encoded, strings, rows=rows,
+            stored=stored,
+        )  # fmt: skip
 
     # ---- the media types ---------------------------------------------------------------------------------------------
 

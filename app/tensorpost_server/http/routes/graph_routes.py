@@ -1,0 +1,209 @@
+"""`/v1/graphs`: storing graphs and models, listing, describing and deleting them. Calls of them are dispatched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tensorpost.descriptors import NEWEST, OperatorDesc
+from tensorpost.graphs.graph_picture import svg_of
+from tensorpost.values.graph import Graph
+from tensorpost.values.problems import InvalidParameter, NotAcceptable
+
+from ...planning import Plan, make_plan
+from ...settings import Settings
+from ..background_threads import CallerThreads
+from ..caller_address import caller_of
+from ..caller_watch import CallerWatch
+from ..documents import examples
+from ..graph_sources import MODEL_MEDIA_TYPE, DeclaredTensor, GraphSource, declared_layouts, read_source
+from ..graph_store import StoreEntry
+from ..headers import FRAMING, Framing, content_length, header_fields
+from ..media_types import refuse_content_encoding
+from ..request_body import JSON_MEMORY_FACTOR, RequestBody, receive_chunked
+from ..service import service_of
+from ..wires.call_parser import read_query, refuse_unknown
+from .json_document import JsonDocument
+from .operator_routes import plan_cost
+
+router = APIRouter(tags=["graphs"])
+
+_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "small"}
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "object"}, "example": examples.graph_call()["graph"]},
+            MODEL_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}},
+            "application/vnd.safetensors": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+_TENSORS: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"type": "object"}, "example": {"tensors": examples.graph_call()["tensors"]}}
+    },
+}
+_MOST_DIGITS = 10
+_DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there for the OpenAPI document"
+
+
+@router.get("/v1/graphs", summary="List the stored graphs")
+async def list_graphs(request: Request) -> JsonDocument:
+    """The caller's stored graphs and the server's own, with bytes, age and idle time."""
+    service = service_of(request)
+    return JsonDocument({"graphs": [_entry(graph) for graph in service.graphs.listed(service.owner_of(request.scope))]})
+
+
+@router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra=_BODY)
+async def store_graph_by_digest(request: Request) -> JsonDocument:
+    """The same as `PUT /v1/graphs/{name}`, with the SHA-256 of the body as the name."""
+    return await _store(request, None)
+
+
+@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME]})
+async def store_graph(request: Request) -> JsonDocument:
+    """Keep a graph for calls by its name, which send nothing but tensors: `POST /v1/graphs/{name}`.
+
+    The body is a graph's document (see `POST /v1/graphs`), an ONNX model (application/onnx), or a frame with the graph
+    in its metadata and with tensors that are inputs of the graph and are kept with it. Without a Content-Type the first
+    bytes decide. A graph of the same name is replaced. What is not called for a day is dropped
+    (TENSORPOST_STORED_GRAPH_IDLE_SECONDS).
+    """
+    return await _store(request, request.path_params["name"])
+
+
+@router.post(
+    "/v1/graphs/{name}",
+    summary="Run a stored graph",
+    response_class=Response,
+    openapi_extra={"parameters": [_NAME], "requestBody": _TENSORS},
+)
+async def run_stored_graph() -> Response:
+    """Post the input tensors of a stored graph; its outputs come back as raw bytes, as from `POST /v1/graphs`."""
+    raise AssertionError(_DISPATCHED)
+
+
+@router.get("/v1/graphs/{name}", summary="Describe a stored graph", openapi_extra={"parameters": [_NAME]})
+async def describe_graph(request: Request) -> Response:
+    """Its inputs and outputs, document, digest and bytes; and, with `Accept: image/svg+xml`, a picture of it.
+
+    `cost`, `lowest_feature_level` and the picture need numbers for all sizes of its inputs. `?sizes=h:480,w:640` gives
+    them for names of sizes.
+    """
+    service = service_of(request)
+    graph = service.graphs.find(service.owner_of(request.scope), request.path_params["name"])
+    parameters = read_query(request.url.query)
+    refuse_unknown(parameters, ["sizes"])
+    wants_picture = "image/svg+xml" in request.headers.get("accept", "")
+    threads = CallerThreads(service.slow_threads, caller_of(request.scope))
+    found = await threads.run(True, _specialised, graph.source, _sizes(parameters.get("sizes", "")), service.settings)
+    if wants_picture:
+        if found is None:
+            raise NotAcceptable("the sizes of its inputs are not known; give them, as in ?sizes=h:480,w:640")
+        return Response(svg_of(found[0]), media_type="image/svg+xml")
+    described = await threads.run(True, _description, graph)
+    cost = None if found is None else plan_cost(service, found[1])
+    return JsonDocument(described | {"lowest_feature_level": None if found is None else _level(found[0]), "cost": cost})
+
+
+@router.delete(
+    "/v1/graphs/{name}",
+    summary="Delete a stored graph",
+    status_code=204,
+    response_class=Response,
+    openapi_extra={"parameters": [_NAME]},
+)
+async def delete_graph(request: Request) -> Response:
+    """Drop a stored graph; calls that run are finished."""
+    service = service_of(request)
+    service.graphs.delete(service.owner_of(request.scope), request.path_params["name"])
+    return Response(status_code=204)
+
+
+async def _store(request: Request, name: str | None) -> JsonDocument:
+    service = service_of(request)
+    settings, fields, owner = service.settings, header_fields(request.scope["headers"]), service.owner_of(request.scope)
+    refuse_content_encoding(fields)
+    refuse_unknown(read_query(request.url.query), [])
+    caller = caller_of(request.scope)
+    with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
+        framing: Framing = request.scope[FRAMING]
+        limit, pause = settings.max_body_bytes, settings.receive_timeout_seconds
+        if framing.chunked:
+            content = bytes(await receive_chunked(request.receive, limit, pause, ticket.grow))
+        else:
+            length = content_length(framing.length, limit)
+            ticket.grow(length)
+            body = RequestBody(request.receive, length, pause)
+            content = await body.whole(limit, "TENSORPOST_MAX_BODY_BYTES")
+        watch.start()
+        kind = request.headers.get("content-type")
+        if kind is None or "json" in kind:
+            ticket.grow(min(len(content), settings.max_json_bytes) * JSON_MEMORY_FACTOR)
+        threads = CallerThreads(service.slow_threads, caller)
+        source = await threads.run(True, read_source, content, kind, settings.max_graph_nodes, settings.max_head_bytes)
+        ticket.grow(source.size_in_bytes)
+    graph, is_new = service.graphs.put(owner, name, content, source)
+    described = await threads.run(True, _description, graph)
+    return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})
+
+
+def _entry(graph: StoreEntry) -> dict[str, Any]:
+    return {
+        "name": graph.name,
+        "kind": graph.source.kind,
+        "digest": f"sha256:{graph.digest}",
+        "owner": "server" if graph.owner is None else "caller",
+        "nodes": graph.source.node_count,
+        "size_in_bytes": graph.size_in_bytes,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(graph.created)),
+        "idle_seconds": round(time.monotonic() - graph.used, 1),
+        "calls": graph.calls,
+    }
+
+
+def _description(graph: StoreEntry) -> dict[str, Any]:
+    def entries(tensors: list[DeclaredTensor]) -> list[dict[str, Any]]:
+        return [tensor.to_json() for tensor in tensors]
+
+    source = graph.source
+    return _entry(graph) | {
+        "inputs": entries([*source.inputs]),
+        "outputs": entries([*source.outputs]),
+        "document": source.document,
+    }
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """`h:480,w:640`, read."""
+    found: dict[str, int] = {}
+    for item in filter(None, text.split(",")):
+        name, _, size = item.partition(":")
+        if not name or not size.isascii() or not size.isdigit() or len(size) > _MOST_DIGITS:
+            raise InvalidParameter(
+                f"sizes has {item[:60]!r}; it must be as in sizes=h:480,w:640", extra={"parameter": "sizes"}
+            )
+        found[name] = int(size)
+    return found
+
+
+def _specialised(source: GraphSource, sizes: Mapping[str, int], settings: Settings) -> tuple[Graph, Plan] | None:
+    """The graph and its plan for these sizes; None if not all of them are known."""
+    sent = declared_layouts(source, sizes)
+    if sent is None or source.value_names:
+        return None
+    graph = source.graph(sent, {}, None, NEWEST, settings.max_graph_nodes)
+    return graph, make_plan(graph, settings.slice_bytes)
+
+
+def _level(graph: Graph) -> str | None:
+    levels = [node.operation.lowest_feature_level() for node in graph.nodes if isinstance(node.operation, OperatorDesc)]
+    known = [level for level in levels if level is not None]
+    return str(max(known)) if known else None

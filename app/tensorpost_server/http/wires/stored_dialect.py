@@ -1,0 +1,80 @@
+"""The dialect of stored graphs: `POST /v1/graphs/{name}`, whose body has nothing but tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from tensorpost.descriptors import NEWEST
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import InvalidParameter, TensorMismatch
+
+from ..calls.call import AnnouncedTensor, RunOptions
+from ..graph_store import StoreEntry
+from .call_parser import CallInput, match_names, refuse_unknown, take_options
+
+_OPTIONS = ("backend", "device", "feature_level")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDialect:
+    """The dialect of calls of a stored graph; equal for calls of the same one. See `Dialect`.
+
+    Attributes:
+        stored: the graph.
+        most_nodes: nodes that a graph may have.
+    """
+
+    stored: StoreEntry
+    most_nodes: int
+
+    def __call__(self, name: str) -> StoredParser:
+        return StoredParser(self)
+
+
+class StoredParser:
+    """See `CallParser`."""
+
+    document_name = "graph"
+
+    def __init__(self, dialect: StoredDialect) -> None:
+        self._source, self._most_nodes = dialect.stored.source, dialect.most_nodes
+        self._name = dialect.stored.name
+        self.inputs: Sequence[CallInput] = self._source.call_inputs
+        self.value_names = self._source.value_names
+
+    def parse(
+        self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
+        document: Mapping[str, Any] | None, values: Mapping[str, Any],
+    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+        """Parse a call.
+
+        Raises:
+            InvalidParameter: a parameter that is unknown; a graph is sent, too.
+            InvalidDescriptor, UnknownOperator: the graph breaks rules for these tensors.
+            TensorMismatch: a tensor that the graph has not, a missing one, or one of strings.
+        """
+        refuse_unknown(parameters, ["outputs", *_OPTIONS])
+        options = take_options({**parameters}, _OPTIONS)
+        if document is not None:
+            raise InvalidParameter(
+                f"the graph {self._name!r} is stored, and the body has a graph too; send only tensors"
+            )
+        required = [each.name for each in self.inputs if not each.optional]
+        match_names(
+            tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
+        )
+        sent: dict[str, Layout] = {}
+        for tensor in tensors:
+            if not tensor.data_type.item_size:
+                raise TensorMismatch(f"tensor {tensor.name!r} holds strings, which graphs do not compute")
+            sent[tensor.name] = Layout.row_major(tensor.data_type, tensor.shape)
+        outputs = parameters.get("outputs")
+        wanted = None if outputs is None else str(outputs).split(",")
+        elements = cast("Mapping[str, NDArray[Any]]", values)
+        level = options.feature_level or NEWEST
+        return self._source.graph(sent, elements, wanted, level, self._most_nodes), options

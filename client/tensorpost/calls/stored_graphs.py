@@ -1,0 +1,182 @@
+"""Graphs that a server keeps: what storing one sends, and the handle that calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bodies.frame import MEDIA_TYPE, encode_head
+from ..bodies.images import EncodedImage
+from ..values.datatypes import DataType, data_type
+from ..values.problems import InvalidParameter
+from .array_like import as_array
+
+if TYPE_CHECKING:
+    from .graph_calls import GraphDocument, GraphInputs, InputValue
+    from .model_calls import ModelSource
+
+__all__ = ["StoredGraph"]
+
+MODEL_MEDIA_TYPE = "application/onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGraph:
+    """A graph that a server keeps, from `Client.store`. Calling it sends nothing but tensors.
+
+    Attributes:
+        name: its name on the server.
+        kind: `graph`, or `onnx` for a model.
+        inputs: the names of its inputs.
+        outputs: the names of its outputs.
+        digest: `sha256:` and the SHA-256 of what was stored.
+        size_in_bytes: the memory that it takes on the server.
+        idle_seconds: how long nobody had called it when the server was asked.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    digest: str
+    size_in_bytes: int
+    idle_seconds: float
+    _run: Callable[..., Any] = field(repr=False, compare=False)
+
+    def __call__(
+        self, inputs: GraphInputs | InputValue, *, backend: str | None = None, device: int | None = None
+    ) -> Any:
+        """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
+
+        Args:
+            inputs: arrays by the names of the inputs, or what the only input is.
+            backend: see `Client.run`.
+            device: see `Client.run`.
+        """
+        return self._run(self, inputs, backend=backend, device=device)
+
+    @classmethod
+    def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
+        """Read a server's description.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        inputs, outputs = (tuple([str(each["name"]) for each in said[key]]) for key in ("inputs", "outputs"))
+        return cls(
+            str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
+            float(said["idle_seconds"]), run,
+        )  # fmt: skip
+
+
+class GraphBody(NamedTuple):
+    """What storing a graph sends, or a call of it.
+
+    Attributes:
+        media_type: the body's media type.
+        body: the body.
+    """
+
+    media_type: str
+    body: Sequence[memoryview]
+
+
+def graph_target(name: str | None) -> str:
+    """The path of a stored graph; of all if there is no name."""
+    return "/v1/graphs" if name is None else f"/v1/graphs/{quote(name, safe='')}"
+
+
+def store_request(
+    graph: GraphDocument | ModelSource, weights: Mapping[str, InputValue] | None
+) -> GraphBody:  # fmt: skip
+    """What storing a graph or a model sends.
+
+    Raises:
+        InvalidParameter: an argument is neither, or a model has weights beside it.
+        OSError, InvalidJson: a file cannot be read.
+    """
+    from .graph_calls import graph_document, read_input  # operators load when they are named
+
+    content = _model_bytes(graph)
+    if content is not None:
+        if weights:
+            raise InvalidParameter("weights go with a graph's document; those of a model are its initializers")
+        return GraphBody(MODEL_MEDIA_TYPE, [memoryview(content)])
+    document = graph_document(cast("GraphDocument", graph))
+    try:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
+    if not weights:
+        return GraphBody("application/json", [memoryview(text.encode())])
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in weights.items():
+        found = read_input(name, value)
+        arrays[name] = found.decode()[np.newaxis] if isinstance(found, EncodedImage) else found
+    return GraphBody(MEDIA_TYPE, _frame(arrays, {"graph": text}))
+
+
+def stored_call(stored: StoredGraph, inputs: GraphInputs | InputValue) -> GraphBody:
+    """What a call of a stored graph sends; a picture that is the only input travels as it is.
+
+    Raises:
+        InvalidParameter: an input has no name, or is no array.
+        OSError: a file cannot be read.
+    """
+    from .graph_calls import read_input  # operators load when they are named
+
+    named = cast("Mapping[str, Any]", inputs) if isinstance(inputs, Mapping) else _only(stored, inputs)
+    values = {name: read_input(name, value) for name, value in named.items()}
+    first = next(iter(values.values()), None)
+    if len(values) == 1 and isinstance(first, EncodedImage):
+        return GraphBody(f"image/{first.format.lower()}", [memoryview(first.content)])
+    arrays = {
+        name: value.decode()[np.newaxis] if isinstance(value, EncodedImage) else as_array(name, value)
+        for name, value in values.items()
+    }
+    return GraphBody(MEDIA_TYPE, _frame(arrays, {}))
+
+
+def _only(stored: StoredGraph, value: object) -> Mapping[str, Any]:
+    if len(stored.inputs) != 1:
+        names = ", ".join(stored.inputs) or "none"
+        raise InvalidParameter(
+            f"the stored graph {stored.name!r} has the inputs {names}; inputs must be a mapping from these names, not "
+            f"{type(value).__name__}"
+        )
+    return {stored.inputs[0]: value}
+
+
+def _model_bytes(graph: object) -> bytes | None:
+    """The bytes of an ONNX model, if it is one."""
+    if isinstance(graph, (bytes, bytearray, memoryview)):
+        return bytes(cast("bytes", graph))
+    if isinstance(graph, (str, os.PathLike)):
+        path = Path(cast("str | os.PathLike[str]", graph))
+        return path.read_bytes() if path.suffix.lower() == ".onnx" else None
+    return cast("Any", graph).SerializeToString() if hasattr(graph, "SerializeToString") else None
+
+
+def _frame(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> list[memoryview]:
+    entries = [(name, _type_of(name, array), array.shape) for name, array in arrays.items()]
+    # by way of uint8, since memoryview has no bfloat16
+    views = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
+    return [memoryview(encode_head(entries, metadata)), *views]
+
+
+def _type_of(name: str, array: NDArray[Any]) -> DataType:
+    try:
+        row = data_type(array.dtype)
+    except KeyError:
+        row = None
+    if row is None or row.safetensors is None:
+        raise InvalidParameter(f"{name} is an array of {array.dtype}; graphs compute numbers and booleans")
+    return row
