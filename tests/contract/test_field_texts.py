@@ -46,4 +46,13 @@ def test_words_of_a_class_go_before_those_of_its_bases() -> None:
 def test_a_docstring_that_is_complete_stays_as_it_is() -> None:
     tile = dml.TileOperatorDesc
     assert documented(tile) == tile.__doc__
-    assert "\n\n    Examples:\n" in (tile.__doc__ or ""), "what follows the fields was lost"
+    assert "\n\nExamples:\n" in (tile.__doc__ or ""), "what follows the fields was lost"
+
+
+def test_an_indented_docstring_means_the_same_as_one_without_indentation() -> None:
+    """Python 3.13 and newer take the indentation away when they compile a class, older ones leave it."""
+    words = "What it is.\n\n    Attributes:\n        axis: the dimension\n            that is meant.\n    "
+    indented = type("Gather", (dml.GatherOperatorDesc,), {"__doc__": words, "__module__": __name__})
+    plain = type("Gather", (dml.GatherOperatorDesc,), {"__doc__": inspect.cleandoc(words), "__module__": __name__})
+    assert field_texts(indented)["axis"] == field_texts(plain)["axis"] == "the dimension that is meant."
+    assert documented(indented) == documented(plain)

@@ -47,14 +47,14 @@ def test_a_model_is_computed_as_onnx_runtime_computes_it_without_optimizations(a
 
     answer = post(app, "/v1/onnx?outputs=output.1&backend=onnxruntime", {"model": model, "image": npy_bytes(IMAGE)})
 
-    assert answer.headers["tensorpost-backend"].endswith("+onnxruntime")
+    assert answer.headers["tensorpost-backend"] == "numpy+onnxruntime"
     np.testing.assert_allclose(npy_array(answer.content), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_graph_whose_operators_have_forms_of_their_own(app: AppClient):
     answer = graph(app, "backend=onnxruntime", [RELU], {"x": X - 3})
 
-    assert answer.headers["tensorpost-backend"].endswith("+onnxruntime")
+    assert answer.headers["tensorpost-backend"] == "numpy+onnxruntime"
     np.testing.assert_array_equal(load(answer.content)["y"], np.maximum(X - 3, 0))
     assert "onnxruntime" not in graph(app, "backend=auto", [RELU], {"x": X}).headers["tensorpost-backend"]
 

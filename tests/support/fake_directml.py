@@ -23,6 +23,7 @@ from typing import Any
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import operator_class
 from tensorpost.descriptors.catalogue import OperatorFacts, facts_of, operator_names
+from tensorpost.graphs.dml_graph import positions
 from tensorpost.values.problems import TensorpostError
 from tensorpost_server.backends.directml.directml_dll import Libraries
 from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -40,7 +41,8 @@ IDS = {
     "ID3D12Fence": "0a753dcf-c4d8-4b91-adf6-be5a60d95a76", "ID3D12Resource": "696442be-a72e-4059-bc79-5b5c98040fad",
     "ID3D12DescriptorHeap": "8efb471d-616c-4f49-90f7-127bb763fa51",
     "ID3D12Debug": "344488b7-6846-474b-b989-f027448245e0", "ID3D12InfoQueue": "0742a90b-c387-483f-b946-30a7e4e61458",
-    "IDMLDevice": "6dbd6437-96fd-423f-a98c-ae5e7c2a573f", "IDMLOperator": "26caae7a-3081-4633-9581-226fbe57695d",
+    "IDMLDevice": "6dbd6437-96fd-423f-a98c-ae5e7c2a573f", "IDMLDevice1": "a0884f9a-d2be-4355-aa5d-5901281ad1d2",
+    "IDMLOperator": "26caae7a-3081-4633-9581-226fbe57695d",
     "IDMLCompiledOperator": "6b15e56a-bf5c-4902-92d8-da3a650afea4",
     "IDMLOperatorInitializer": "427c1113-435c-469c-8676-4d5dd072f813",
     "IDMLBindingTable": "29c687dc-de74-4e3b-ab00-1168f2fc3cfc",
@@ -444,6 +446,7 @@ class FakeWindows:
         return self._give(
             "IDMLDevice", iid, out,
             {
+                0: (I32, [P, P], self._device1),
                 7: (I32, [I32, U32, P, U32, P], self._features),
                 8: (I32, [P, P, P], self._operator),
                 9: (I32, [P, I32, P, P], self._compile),
@@ -484,6 +487,30 @@ class FakeWindows:
         methods = {8: (P, [P], _properties(self.descriptors, self.temporary, self.persistent))}
         return self._give("IDMLCompiledOperator", iid, out, methods, desc=desc, ready=False)
 
+    def _device1(self, iid: int, out: int) -> int:
+        return self._give("IDMLDevice1", iid, out, {17: (I32, [P, I32, P, P], self._compile_graph)})
+
+    def _compile_graph(self, desc: int, flags: int, iid: int, out: int) -> int:
+        assert flags == 0
+        inputs, outputs, count, nodes, *edges = struct.unpack("<3I4xQI4xQI4xQI4xQ", ctypes.string_at(desc, 72))
+        operators: list[dml.OperatorDesc] = []
+        for kind, inner in _typed(nodes, count):
+            assert kind == 1, "a node is an operator"
+            (operator, _) = struct.unpack("<QQ", ctypes.string_at(inner, 16))
+            operators.append(self._get(operator, "IDMLOperator").state["desc"])
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for kind, at in ((1, 0), (2, 2), (3, 4)):
+            typed = _typed(edges[at + 1], edges[at])
+            assert all(each == kind for each, _ in typed)
+            numbers = 4 if kind == 3 else 3
+            found[kind] = [struct.unpack(f"<{numbers}I", ctypes.string_at(inner, 4 * numbers)) for _, inner in typed]
+        self.calls.append(f"compile a graph of {count}")
+        if "GRAPH" in self.not_compiled:
+            return E_FAIL
+        methods = {8: (P, [P], _properties(self.descriptors, self.temporary, self.persistent))}
+        made = FakeGraph(inputs, outputs, operators, found[1], found[2], found[3])
+        return self._give("IDMLCompiledOperator", iid, out, methods, graph=made, ready=False)
+
     def _initializer(self, count: int, operators: int, iid: int, out: int) -> int:
         assert count == 1
         compiled = self._get(c_void_p.from_address(operators).value, "IDMLCompiledOperator")
@@ -504,6 +531,15 @@ class FakeWindows:
             own.update(of=self.objects[dispatchable], heap=heap)
             return 0
 
+        def array(inner: int) -> list[tuple[FakeObject, int] | None]:
+            count, entries = struct.unpack("<I4xQ", ctypes.string_at(inner, 16))
+            found: list[tuple[FakeObject, int] | None] = []
+            for index in range(count):
+                address, offset, size = struct.unpack("<QQQ", ctypes.string_at(entries + 24 * index, 24))
+                assert offset == 0
+                found.append((self._get(address, "ID3D12Resource"), size) if address else None)
+            return found
+
         def buffer(desc: int) -> tuple[FakeObject, int] | None:
             kind, inner = struct.unpack("<i4xQ", ctypes.string_at(desc, 16))
             if kind == 0:
@@ -517,6 +553,11 @@ class FakeWindows:
 
         def counted(name: str) -> Callable[[int, int], None]:
             def call(count: int, descs: int) -> None:
+                kind, inner = struct.unpack("<i4xQ", ctypes.string_at(descs, 16))
+                if kind == 2:
+                    assert (name, count, own["of"].name) == ("inputs", 1, "IDMLOperatorInitializer")
+                    own[name] = array(inner)
+                    return
                 own[name] = [buffer(descs + 16 * index) for index in range(count)]
 
             return call
@@ -550,7 +591,11 @@ class FakeWindows:
                 assert one[0].alive, "a buffer was released before the queue had used it"
                 self._use(one[0], UNORDERED_ACCESS)
         if what.name == "IDMLOperatorInitializer":
-            assert bound.keys() == ({"outputs"} if self.persistent else set[str]()), "persistent: its only output"
+            outputs = {"outputs"} if self.persistent else set[str]()
+            assert bound.keys() - {"inputs"} == outputs, "persistent: its only output"
+            if "inputs" in bound:
+                given = [None if one is None else bytes(_memory(one))[: one[1]] for one in bound["inputs"]]
+                what.state["compiled"].state["graph"].owned = given
             what.state["compiled"].state["ready"] = True
             if self.persistent:
                 _memory(bound["outputs"][0])[0] = b"k"
@@ -561,6 +606,9 @@ class FakeWindows:
             return
         assert what.state["ready"], "it was not initialized"
         wanted = {name for name in ("persistent", "temporary") if getattr(self, name)}
+        if "graph" in what.state:
+            self._dispatch_graph(what.state["graph"], bound, wanted)
+            return
         desc: dml.OperatorDesc = what.state["desc"]
         self.calls.append(f"dispatch {desc.operator_type}")
         assert bound.keys() - {"inputs"} == {"outputs"} | wanted
@@ -586,6 +634,77 @@ class FakeWindows:
                 answer = struct.pack("<2f", 0, 2)
             ctypes.memmove(ctypes.addressof(_memory(places[piece.output])) + piece.begin, answer, len(answer))
 
+    def _dispatch_graph(
+        self, graph: FakeGraph, bound: dict[str, list[tuple[FakeObject, int] | None]], wanted: set[str]
+    ) -> None:
+        self.calls.append(f"dispatch a graph of {len(graph.operators)}")
+        assert bound.keys() - {"inputs"} == {"outputs"} | wanted
+        given = [None if one is None else bytes(_memory(one))[: one[1]] for one in bound.get("inputs", [])]
+        assert len(given) in (0, graph.inputs)
+        assert len(bound["outputs"]) == graph.outputs
+        for place, constant in enumerate(graph.owned):
+            assert constant is None or given[place] is None, "it was bound when the graph was initialized"
+            given[place] = given[place] if constant is None else constant
+        for place, answer in enumerate(graph.computed(given)):
+            target = bound["outputs"][place]
+            assert target is not None
+            assert target[1] == len(answer)
+            ctypes.memmove(ctypes.addressof(_memory(target)), answer, len(answer))
+
+
+@dataclass
+class FakeGraph:
+    """A graph as its structs said it; computed by NumPy, node by node.
+
+    Attributes:
+        inputs: how many there are.
+        outputs: how many there are.
+        operators: the descriptors of the nodes.
+        into: input edges.
+        out: output edges.
+        between: intermediate edges.
+        owned: what it was initialized with, by input.
+    """
+
+    inputs: int
+    outputs: int
+    operators: list[dml.OperatorDesc]
+    into: list[tuple[int, ...]]
+    out: list[tuple[int, ...]]
+    between: list[tuple[int, ...]]
+    owned: list[bytes | None] = field(default_factory=list[bytes | None])
+
+    def computed(self, given: list[bytes | None]) -> list[bytes]:
+        """The bytes of the outputs."""
+        made: dict[tuple[int, int], bytes] = {}
+        left = [*range(len(self.operators))]
+        while left:
+            for number in left:
+                sources = {at: given[index] for index, node, at in self.into if node == number}
+                ready = [(of, place, at) for of, place, node, at in self.between if node == number]
+                if all((of, place) in made for of, place, _ in ready):
+                    sources |= {at: made[of, place] for of, place, at in ready}
+                    break
+            else:
+                raise AssertionError("nodes read each other in a circle")
+            left.remove(number)
+            desc = self.operators[number]
+            blocks = [sources[at] for at in sorted(sources)]
+            plan = make_plan(desc, 1 << 30)
+            run = NumpyBackend().start(plan, [memoryview(block or b"") for block in blocks])
+            there = [at for at, each in enumerate(positions(desc, "output")) if each.tensor is not None]
+            found = {at: bytearray() for at in there}
+            for index, piece in enumerate(plan.slices):
+                found[there[piece.output]] += run.compute(index)
+            for at, tensor in zip(there, [tensor for _, tensor in desc.tensors("output")], strict=True):
+                made[number, at] = bytes(found[at]).ljust(tensor.total_tensor_size_in_bytes, b"\0")
+        by_output = {index: made[node, place] for node, place, index in self.out}
+        return [by_output[index] for index in range(self.outputs)]
+
+
+def _typed(address: int, count: int) -> list[tuple[int, int]]:
+    return [struct.unpack("<i4xQ", ctypes.string_at(address + 16 * index, 16)) for index in range(count)]
+
 
 def _memory(bound: tuple[FakeObject, int] | None) -> Any:
     assert bound is not None
@@ -604,7 +723,7 @@ def _tensor(address: int) -> dml.BufferTensorDesc:
     kind, inner = struct.unpack("<i4xQ", ctypes.string_at(address, 16))
     layout = struct.unpack("<iiI4xQQQI4x", ctypes.string_at(inner, 48))
     data_type, flags, count, sizes, strides, total, alignment = layout
-    assert (kind, flags, alignment) == (1, 0, 0)
+    assert (kind, flags & ~1, alignment) == (1, 0, 0)
     return dml.BufferTensorDesc(
         data_type=data_type, sizes=_numbers(sizes, count, "I"),
         strides=_numbers(strides, count, "I") if strides else None, total_tensor_size_in_bytes=total,

@@ -5,6 +5,7 @@ An operator's page, the OpenAPI document, the command line and the docstrings of
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["documented", "field_texts"]
 
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
-_HEAD = "    Attributes:\n"
-_WIDTH = 120  # columns of a docstring
+_HEAD = "Attributes:\n"
+_WIDTH = 116  # columns of a docstring, without the indentation of its class
+_INDENT = 4
 
 COMMON: Mapping[str, str] = {
     "input_tensor": "tensor whose elements are read.",
@@ -58,20 +60,20 @@ def documented(cls: type[OperatorDesc]) -> str:
     Args:
         cls: the operator's class, whose docstring may have entries for some of its fields.
     """
-    text = cls.__doc__ or ""
+    text = inspect.cleandoc(cls.__doc__ or "")  # Python 3.13 and newer have done that already
     before, _, rest = text.partition(_HEAD)
     behind = rest.partition("\n\n")[2] if "\n\n" in rest else ""
     lines = [_wrapped(f"{name}: {meaning}") for name, meaning in field_texts(cls).items()]
     tail = f"\n\n{behind.rstrip()}" if behind.strip() else ""
-    return f"{before.rstrip()}\n\n{_HEAD}" + "\n".join(lines) + f"{tail}\n    "
+    return f"{before.rstrip()}\n\n{_HEAD}" + "\n".join(lines) + tail
 
 
 def _wrapped(entry: str) -> str:
     return textwrap.fill(
         entry,
         _WIDTH,
-        initial_indent=" " * 8,
-        subsequent_indent=" " * 12,
+        initial_indent=" " * _INDENT,
+        subsequent_indent=" " * 2 * _INDENT,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -79,14 +81,14 @@ def _wrapped(entry: str) -> str:
 
 def _entries(docstring: str) -> Mapping[str, str]:
     """The entries under `Attributes:`, by name; several names before one colon have one text."""
-    _, _, section = docstring.partition(_HEAD)
+    _, _, section = inspect.cleandoc(docstring).partition(_HEAD)
     found: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():
         indent = len(line) - len(line.lstrip())
-        if not line.strip() or indent < 8:
+        if not line.strip() or indent < _INDENT:
             break
-        if indent == 8 and (entry := _ENTRY.match(line.strip())):
+        if indent == _INDENT and (entry := _ENTRY.match(line.strip())):
             names = entry[1].split(", ")
             found |= dict.fromkeys(names, entry[2])
         else:

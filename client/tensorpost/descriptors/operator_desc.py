@@ -72,7 +72,8 @@ class OperatorDesc(CompletedDescriptor):
             }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
-            cls.__doc__ = documented(cls)
+            if cls.__doc__:  # python -OO leaves none
+                cls.__doc__ = documented(cls)
 
     # ---- what the catalogue says -------------------------------------------------------------------------------------
 

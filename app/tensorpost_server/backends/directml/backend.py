@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensorpost.descriptors import OperatorDesc
 from tensorpost.values.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
 
 from ...forms.base import extents
@@ -20,7 +21,7 @@ from .device import Device, adapters
 from .device_buffers import Buffer
 from .directml_dll import Libraries, open_libraries
 from .index_data import limited
-from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, dispatch
+from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, GraphDescs, dispatch
 
 SHARE_OF_MEMORY = 0.75
 """The share of an adapter's memory that is used; the rest is for shaders, the screen, and other processes."""
@@ -62,6 +63,7 @@ class DirectmlBackend(HostBackend):
         self._libraries = libraries
         self._lost: str | None = None
         self._descriptors = Descriptors(device)
+        self._graphs = GraphDescs(self._descriptors)
         self._operators = CompiledOperators(device)
         adapter = device.adapter
         self.memory_bytes = int((adapter.dedicated_bytes or adapter.shared_bytes) * SHARE_OF_MEMORY)
@@ -94,15 +96,13 @@ class DirectmlBackend(HostBackend):
                 yield adapter.index, error
 
     def refusal_reason(self, plan: Plan) -> str | None:
-        """Why the plan cannot run: a graph, no such operator here, refused before, or too large; None if it can run."""
-        if plan.is_graph:
-            return "it computes one operator at a time"
+        """Why the plan cannot run: no such operator here, refused before, or too large; None if it can run."""
         if len(plan.slices) == 0:
             return None  # there is nothing to compute
-        needed = plan.input_bytes + plan.output_bytes
+        needed = plan.input_bytes + plan.constant_bytes + plan.output_bytes
         if needed > self.memory_bytes:
             return f"its tensors need {needed:,} bytes of device memory, and {self.memory_bytes:,} may be taken"
-        found = self._descriptors.get(plan.operation)
+        found = self._graphs.get(plan) if plan.is_graph else self._descriptors.get(plan.operation)
         return found if isinstance(found, str) else None
 
     def held_bytes(self, plan: Plan) -> int:
@@ -122,6 +122,9 @@ class DirectmlBackend(HostBackend):
         run = DirectmlRun(self, plan)
         if len(plan.slices) == 0:
             return run
+        if plan.is_graph:
+            self._start_graph(run, plan, inputs)
+            return run
         desc = self._descriptors.get(plan.operation)
         if isinstance(desc, str):
             raise ValueError(f"directml refuses this plan: {desc}")
@@ -132,11 +135,26 @@ class DirectmlBackend(HostBackend):
             except ComError as error:
                 self._refuse(plan, error)
                 raise
-            partial = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
-            # Of four bits, all bytes of the tensor are the output's, those after its elements too.
-            small = any(tensor.data_type.bits == 4 for _, tensor in desc.tensors("output"))
-            run.outputs = dispatch(self._device, operator, inputs, clear=partial or small)
+            run.outputs = dispatch(self._device, operator, inputs, clear=_leaves_bytes(desc))
         return run
+
+    def _start_graph(self, run: DirectmlRun, plan: Plan, inputs: Sequence[memoryview]) -> None:
+        """Submit a graph, which DirectML compiles as a whole."""
+        desc = self._graphs.get(plan)
+        if isinstance(desc, str):
+            raise ValueError(f"directml refuses this graph: {desc}")
+        blocks = [*desc.limited(inputs), *[each.data for each in desc.constants]]
+        with self.errors():
+            try:
+                graph = self._operators.get_graph(desc)
+            except ComError as error:
+                self._refuse(plan, error)
+                raise
+            bound = [block for block, size in zip(blocks, graph.inputs, strict=True) if size is not None]
+            outputs = dispatch(self._device, graph, bound, clear=any(_leaves_bytes(node) for node in desc.nodes))
+            wanted = len(plan.outputs)
+            self.give(outputs[wanted:])
+            run.outputs = outputs[:wanted]
 
     def gauges(self) -> Mapping[str, int]:
         """Bytes of device memory, and how many operators are compiled."""
@@ -203,11 +221,23 @@ class DirectmlBackend(HostBackend):
         """
         if error.code != d3d12.E_OUTOFMEMORY and error.code not in d3d12.LOST:
             reason = f"DirectML {self._libraries.version or ''} does not take this {plan.operator}: {error}"
-            self._descriptors.refuse(plan.operation, reason)
+            if plan.is_graph:
+                self._graphs.refuse(plan, reason)
+            else:
+                self._descriptors.refuse(plan.operation, reason)
             raise NoBackend(
                 f"directml: {reason}; ask for another backend, or for auto. It is tried again after "
                 f"{REFUSED_SECONDS / 60:g} minutes", extra={"refused": {"directml": reason}},
             ) from error  # fmt: skip
+
+
+def _leaves_bytes(desc: OperatorDesc) -> bool:
+    """Whether an operator leaves some bytes of its outputs as they were.
+
+    Of four bits, all bytes of the tensor are the output's, those after its elements too.
+    """
+    partial = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
+    return partial or any(tensor.data_type.bits == 4 for _, tensor in desc.tensors("output"))
 
 
 @dataclass(slots=True, eq=False)

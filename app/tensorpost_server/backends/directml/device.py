@@ -18,6 +18,7 @@ from .c_structs import OperatorStruct, array_of
 from .com import ComError, ComObject, create, guid, pointer_to
 from .device_buffers import DeviceBuffers
 from .directml_dll import Libraries
+from .graph_compiler import GraphDesc, compile_graph_structs
 from .queue import Queue
 
 
@@ -106,6 +107,7 @@ class Device:
         data_types: the element types that it has tensors of.
         queue: what is submitted to it.
         buffers: its memory.
+        dml: DirectML's device.
 
     Raises:
         ComError: there is no such adapter, or a device cannot be created.
@@ -116,6 +118,7 @@ class Device:
     ) -> None:
         self._owned: list[ComObject] = []
         self._info: ComObject | None = None
+        self._dml1: ComObject | None = None  # IDMLDevice1, once a graph is compiled
         try:
             self._open(libraries, index, debug, most_seconds)
         except BaseException:
@@ -138,7 +141,7 @@ class Device:
         )  # fmt: skip
         if debug:
             self._info = own(self._d3d.create(d3d12.QUERY_INTERFACE, "QueryInterface", iid=d3d12.IID_INFO_QUEUE))
-        self._dml = own(
+        self.dml = own(
             create(
                 "DMLCreateDevice1", libraries.create_dml_device, self._d3d.pointer,
                 c_int32(d3d12.DML_DEBUG if debug else 0), c_int32(d3d12.LOWEST_DML), guid(d3d12.IID_DML_DEVICE).pointer,
@@ -146,7 +149,7 @@ class Device:
         )  # fmt: skip
         self.level = self._highest_level()
         self.data_types = frozenset([kind for kind in TensorDataType if kind and self._has(kind)])
-        self.queue = Queue(self._d3d, self._dml, libraries.new_event(), most_seconds)
+        self.queue = Queue(self._d3d, self.dml, libraries.new_event(), most_seconds)
         self.buffers = DeviceBuffers(self._d3d, self.queue.retire, self.queue.drain)
 
     # ---- what the device says ----------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class Device:
         return bool(found.value)
 
     def _check_feature(self, feature: int, query: Any, found: Any) -> None:
-        self._dml.check(
+        self.dml.check(
             d3d12.DML_CHECK_FEATURE, "CheckFeatureSupport", c_int32(feature), c_uint32(ctypes.sizeof(query)),
             pointer_to(query), c_uint32(ctypes.sizeof(found)), pointer_to(found),
         )  # fmt: skip
@@ -199,7 +202,7 @@ class Device:
         """
         what = f"CreateOperator({desc.name})"
         try:
-            return self._dml.create(d3d12.DML_CREATE_OPERATOR, what, desc.desc, iid=d3d12.IID_DML_OPERATOR)
+            return self.dml.create(d3d12.DML_CREATE_OPERATOR, what, desc.desc, iid=d3d12.IID_DML_OPERATOR)
         except ComError as error:
             raise ComError(what, error.code, self.messages()) from None
 
@@ -211,16 +214,40 @@ class Device:
         """
         operator, what = self.create_operator(desc), f"CompileOperator({desc.name})"
         try:
-            return self._dml.create(d3d12.DML_COMPILE, what, operator.pointer, c_int32(0), iid=d3d12.IID_DML_COMPILED)
+            return self.dml.create(d3d12.DML_COMPILE, what, operator.pointer, c_int32(0), iid=d3d12.IID_DML_COMPILED)
         except ComError as error:
             raise ComError(what, error.code, self.messages()) from None
         finally:
             operator.release()
 
+    def compile_graph(self, desc: GraphDesc) -> ComObject:
+        """A graph, compiled whole; it must be initialized before it is dispatched. The caller releases it.
+
+        Raises:
+            ComError: DirectML does not create one of its operators, or does not compile it.
+        """
+        operators: list[ComObject] = []
+        what = f"CompileGraph({len(desc.nodes)} nodes)"
+        try:
+            for node in desc.nodes:
+                operators.append(self.create_operator(OperatorStruct.from_desc(node)))
+            if self._dml1 is None:
+                made = self.dml.create(d3d12.QUERY_INTERFACE, "QueryInterface", iid=d3d12.IID_DML_DEVICE1)
+                self._dml1 = self._own(made)
+            struct_, kept = compile_graph_structs(desc, operators)
+            compiled = self._dml1.create(d3d12.DML_COMPILE_GRAPH, what, struct_, c_int32(0), iid=d3d12.IID_DML_COMPILED)
+            del kept  # DirectML has read it
+            return compiled
+        except ComError as error:
+            raise ComError(str(error).partition(" returned")[0], error.code, self.messages()) from None
+        finally:
+            for operator in operators:
+                operator.release()
+
     def create_initializer(self, compiled: ComObject) -> ComObject:
         """What initializes one compiled operator; the caller retires it."""
         pointers = array_of(c_void_p, [compiled.address])
-        return self._dml.create(
+        return self.dml.create(
             d3d12.DML_INITIALIZER, "CreateOperatorInitializer", c_uint32(1), pointers, iid=d3d12.IID_DML_INITIALIZER
         )
 

@@ -81,6 +81,12 @@ _INDEX_SLOTS: dict[type[OperatorDesc], _IndexSlot] = {
 modulo a size: vectors with such ones outside get the same answers of DirectML as of other backends."""
 
 
+def has_indices(desc: OperatorDesc) -> str | None:
+    """The name of the input whose indices must lie inside of an axis; None if the operator has none."""
+    rule = _INDEX_SLOTS.get(type(desc))
+    return None if rule is None else rule.slot
+
+
 def limited(desc: OperatorDesc, inputs: Sequence[memoryview]) -> Sequence[memoryview]:
     """The inputs, those with indices changed where one is outside or counts from the end; the others as they are.
 

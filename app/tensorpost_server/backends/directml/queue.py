@@ -288,6 +288,7 @@ class Recording:
     def dispatch(
         self, dispatchable: ComObject, properties: d3d12.BindingProperties, inputs: Sequence[Binding],
         outputs: Sequence[Binding], temporary: Buffer | None, persistent: Buffer | None = None,
+        owned: Sequence[Binding] = (),
     ) -> None:  # fmt: skip
         """Bind everything and record a dispatch; at most one in a recording.
 
@@ -298,6 +299,8 @@ class Recording:
             outputs: bindings of the outputs, in binding order.
             temporary: buffer for the temporary bytes that it needs, if it needs some.
             persistent: the persistent buffer of a compiled operator that needs one.
+            owned: bindings of all inputs of an initializer's operator, None where one is not OWNED_BY_DML; empty if
+                none is.
 
         Raises:
             ComError: there is no memory for descriptors, or the device was removed.
@@ -316,6 +319,8 @@ class Recording:
         for slot, bound in ((d3d12.TABLE_INPUTS, inputs), (d3d12.TABLE_OUTPUTS, outputs)):
             if bound:
                 _bind(table, slot, bound)
+        if owned:
+            _bind_array(table, owned)
         if temporary is not None:
             _bind_one(table, d3d12.TABLE_TEMPORARY, temporary, properties.TemporaryResourceSize)
         if persistent is not None:
@@ -356,6 +361,18 @@ def _bind(table: ComObject, slot: int, bound: Sequence[Binding]) -> None:
         for one in buffers
     ]
     table.call(slot, None, c_uint32(len(descs)), array_of(TypedDesc, descs))
+
+
+def _bind_array(table: ComObject, bound: Sequence[Binding]) -> None:
+    """Bind the inputs of the only operator of an initializer."""
+    buffers = [
+        d3d12.BufferBinding(None, 0, 0) if one is None else d3d12.BufferBinding(one[0].resource.address, 0, one[1])
+        for one in bound
+    ]
+    entries = array_of(d3d12.BufferBinding, buffers)
+    binding = d3d12.BufferArrayBinding(len(bound), ctypes.addressof(entries))
+    descs = array_of(TypedDesc, [TypedDesc(d3d12.BINDING_BUFFER_ARRAY, binding.pointer)])
+    table.call(d3d12.TABLE_INPUTS, None, c_uint32(1), descs)
 
 
 def _bind_one(table: ComObject, slot: int, buffer: Buffer, size: int) -> None:

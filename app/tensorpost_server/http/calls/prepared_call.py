@@ -109,7 +109,7 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     by_onnx_runtime = options.backend == ONNX_RUNTIME_BACKEND
     if by_onnx_runtime:
         check_whole(graph, options)
-        options = replace(options, backend="auto")
+        options = replace(options, backend="numpy")  # which is always there, and holds the tensors
     plan = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
     _check_limits(plan, settings)
     call.answer.check(plan, settings)
