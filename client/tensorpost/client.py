@@ -483,7 +483,7 @@ class Client(NumpyCalls):
                 be given by itself. Names of sizes are bound by these tensors.
             outputs: names of the outputs that are wanted; default all.
             out: see `run_graph`.
-            backend: see `run`.
+            backend: see `run`; `onnxruntime` has ONNX Runtime compute the whole model, in a process of the server.
             device: see `run`.
             progress: see `run`.
 

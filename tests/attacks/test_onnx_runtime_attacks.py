@@ -178,6 +178,77 @@ def test_windows_count_in_the_work_that_is_refused(server: Server) -> None:
         assert "TENSORPOST_MAX_WORK" in answer.text
 
 
+# ---- several nodes in one call ---------------------------------------------------------------------------------------
+
+
+def partition(
+    client: httpx.Client, nodes: list[dict[str, Any]], tensors: Mapping[str, Any], fields: Mapping[str, str] = FRAME
+) -> httpx.Response:
+    """A graph of nodes that ONNX Runtime computes together."""
+    read = {name for node in nodes for name in node["inputs"]}
+    document = {
+        "inputs": {name: {} for name in tensors}, "nodes": nodes,
+        "outputs": {node["name"]: node["name"] for node in nodes if node["name"] not in read},
+    }  # fmt: skip
+    return client.post("/v1/graphs", content=save(dict(tensors), {"graph": json.dumps(document)}), headers=fields)
+
+
+def node(name: str, op_type: str, *inputs: str, opset: int = 17, **attributes: Any) -> dict[str, Any]:
+    return {"name": name, "op_type": op_type, "opset": opset, "inputs": [*inputs], "attributes": attributes}
+
+
+def test_a_partition_that_trips_an_assertion_ends_its_process_only(server: Server) -> None:
+    client, _ = server
+    nodes = [
+        node("pooled", "MaxPool", "x", kernel_shape=[2, 2]),
+        node("noise", "RandomNormalLike", "pooled", scale=0.0),
+    ]
+
+    seen = [problem(partition(client, nodes, {"x": ONES})) for _ in range(3)]
+
+    assert seen == [(422, "library-failed", "ended")] * 2 + [(422, "library-failed", "refused")]
+    assert client.get("/v2/health/live").status_code == 200
+    nodes[1] = node("noise", "RandomNormalLike", "pooled", scale=1.0)
+    assert partition(client, nodes, {"x": ONES}).status_code == 200
+
+
+def test_what_goes_between_the_nodes_of_a_partition_is_admitted(server: Server) -> None:
+    """Of 64 KiB a tensor of 1 GiB between two convolutions, which makes 64 KiB again."""
+    client, pid = server
+    x = np.ones((1, 1, 128, 128), np.float32)
+    wide, narrow = np.ones((16_384, 1, 1, 1), "f4"), np.ones((1, 16_384, 1, 1), "f4")
+    before = resident(pid)
+
+    answer = partition(
+        client, [node("wide", "Conv", "x", "a"), node("narrow", "Conv", "wide", "b")], {"x": x, "a": wide, "b": narrow}
+    )
+
+    assert problem(answer)[:2] == (413, "limit-exceeded"), answer.text
+    assert "TENSORPOST_MEMORY_BYTES" in answer.text
+    assert resident(pid) - before < 100 * MIB
+
+
+def test_a_partition_ends_with_its_caller() -> None:
+    """Windows of one and a half million elements at as many places, and one node more: hours."""
+    nodes = [
+        node("p", "LpPool", "x", opset=11, kernel_shape=[KERNEL], pads=[KERNEL - 1, KERNEL - 1]),
+        node("q", "MaxPool", "p", opset=11, kernel_shape=[2]),
+    ]
+    settings = {"MAX_SECONDS": 86_400, "MAX_WORK": 10**15, "NUMPY_THREADS": 1}
+    with (
+        live_process("", **{f"TENSORPOST_{name}": value for name, value in settings.items()}) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        assert run(client, "Det", {"X": np.eye(2, dtype=np.float32)}).status_code == 200  # the processes have started
+
+        late = partition(client, nodes, {"x": np.ones((1, 1, 700), np.float32)}, FRAME | {"prefer": "wait=2"})
+
+        assert problem(late)[:2] == (504, "deadline-exceeded"), late.text
+        libraries = client.get("/v1/devices").json()["libraries"]
+        assert [each["ended"]["abandoned"] for each in libraries if each["name"] == "onnxruntime"] == [1]
+        assert client.get("/v2/health/live").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "tensors"),
     [

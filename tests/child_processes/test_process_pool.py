@@ -57,7 +57,7 @@ def call(
     output_bytes = more.pop("output_bytes", 1 << 20)
     names = ["X"] if inputs else []
     return pool.call(
-        "run_node", {"names": names}, [made, *inputs], subject="a node", memory_bytes=memory_bytes,
+        "run_model", {"names": names}, [made, *inputs], subject="a node", memory_bytes=memory_bytes,
         output_bytes=output_bytes, key=key, **more,
     )[1]  # fmt: skip
 
@@ -209,7 +209,7 @@ def test_a_process_that_cannot_start_is_named() -> None:
     missing.open(2, ahead=True)  # starts none
     assert missing.pids == []
     with pytest.raises(LibraryUnavailable):
-        missing.call("run_node", {}, subject="a node", memory_bytes=1)
+        missing.call("run_model", {}, subject="a node", memory_bytes=1)
     assert missing.state.version is None
 
 

@@ -96,6 +96,19 @@ def test_a_network_gives_what_onnx_runtime_gives(server_url: str, tmp_path: Path
     np.testing.assert_array_equal(by_bytes["scores"], by_proto["scores"])
 
 
+def test_onnx_runtime_computes_a_whole_model(server_url: str):
+    model, image = classifier(), RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
+    expected = by_runtime(model, {"image": image})
+
+    with Client(server_url) as tp:
+        found = tp.run_model(model, {"image": image}, backend="onnxruntime")
+        with pytest.raises(InvalidParameter, match="computes models and graphs"):
+            tp.tile(image, 2, backend="onnxruntime")
+
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_published_networks(server_url: str, name: str):
     """Models of ONNX's own tests, whose weights are one number each."""
@@ -129,6 +142,29 @@ def test_models_of_exporters(server_url: str, path: Path):
         np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize(("count", "by_value"), [(8, ["few", "sizes"]), (600, ["few", "more", "sizes"])])
+def test_constants_that_stand_in_the_document(count: int, by_value: list[str]):
+    """Floats of more than 64 elements travel as bytes, unless a body had too many tensors; whole numbers do not."""
+    constants: dict[str, Any] = {"few": np.ones(64, np.float32), "more": np.ones(65, np.float32)}
+    constants |= {"most": np.ones(1025, np.float32), "sizes": np.zeros(65, np.int64)}
+    nodes = [
+        helper.make_node("Mul", ["x", "few"], ["a"]), helper.make_node("Gather", ["x", "sizes"], ["c"], axis=1),
+        helper.make_node("Mul", ["c", "more"], ["b"]), helper.make_node("Mul", ["y", "most"], ["d"]),
+    ]  # fmt: skip
+    names = [f"s{at}" for at in range(count - len(constants))]
+    constants |= {name: np.float32(at) for at, name in enumerate(names)}
+    nodes.append(helper.make_node("Sum", ["b", *names], ["e"]))
+    inputs, outputs = [value("x", FLOAT, 2, 64), value("y", FLOAT, 2, 1025)], [
+        value("a", FLOAT, 2, 64), value("d", FLOAT, 2, 1025), value("e", FLOAT, 2, 65)
+    ]  # fmt: skip
+    model = model_of(nodes, inputs, outputs, constants).SerializeToString()
+
+    call = model_call(model, {"x": np.ones((2, 64), np.float32), "y": np.ones((2, 1025), np.float32)}, None)
+
+    assert sorted({*call.document["constants"]} - {*names}) == by_value
+    assert {*call.arrays} == {"x", "y", "few", "more", "most", "sizes"} - {*by_value}
+
+
 def test_the_command_line(server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORPOST_URL", server_url)
     path, image = tmp_path / "model.onnx", RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
@@ -152,6 +188,9 @@ def test_the_command_line(server_url: str, tmp_path: Path, monkeypatch: pytest.M
     assert ran.exit_code == 0, ran.output
     expected = by_runtime(classifier_again(path), {"image": image})["scores"]
     np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), expected, rtol=1e-5, atol=1e-5)
+    files = [f"image={tmp_path / 'image.npy'}", "-o", f"scores={tmp_path / 'theirs.npy'}"]
+    assert command("run", path, *files, "--backend", "onnxruntime").exit_code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "theirs.npy"), expected, rtol=1e-5, atol=1e-5)
     drawn = command("show", path, "image=1,3,16,16", "-o", tmp_path / "model.svg")
     assert drawn.exit_code == 0
     assert (tmp_path / "model.svg").read_text().startswith("<svg")

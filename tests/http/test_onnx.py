@@ -223,7 +223,7 @@ def test_the_libraries_are_called_beside_the_event_loop(monkeypatch: pytest.Monk
             else:
                 answer = app.post(path, content=framed({"X": np.eye(3, dtype="f4")}), headers=FRAME)
             assert answer.status_code == 200, answer.text
-            expected = {"version_of_schema", "infer_node"} | ({"run_node"} if path != "/v1/validate" else set())
+            expected = {"version_of_schema", "infer_node"} | ({"run_model"} if path != "/v1/validate" else set())
             assert threads.keys() == expected
             assert app.run(current()) not in threads.values()
 

@@ -269,7 +269,8 @@ class HostBackend:
 
     def held_bytes(self, plan: Plan) -> int:
         """Outputs that are computed together, by one thread, and the scratch memory of what is computed at a time."""
-        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, plan.most_parts))
+        several = plan.split_scratch_bytes * min(self.threads, max(1, plan.most_parts))
+        return plan.held_bytes + max(plan.scratch_bytes, several)
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Always None: the device reads ordinary memory."""

@@ -3,7 +3,7 @@
 | pool | module | calls |
 | --- | --- | --- |
 | `ONNX` | `onnx` | versions of operators; the check of a node, and the inference of its outputs |
-| `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node |
+| `ONNX_RUNTIME` | `onnxruntime` | computing a model of one node or several |
 | `PICTURES` | Pillow | reading and writing pictures |
 
 Pools belong to the process and not to an application: plans are values of the process too, and are run by Ray's
@@ -12,9 +12,11 @@ processes and by tests without any application. Applications open and close them
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 from tensorpost.onnx.package import PackageCalls, call_package_by
@@ -30,6 +32,10 @@ _INFER_BYTES = 128 << 20
 """Time and memory for a node's check and inference, which nothing was reserved for; most take a millisecond."""
 _MOST_MODEL_BYTES = 8 << 20
 """Largest size of a model without its constants: names, shapes and attributes."""
+_MOST_KEPT_NODES = 2048
+_MOST_KEPT_TEXT = 2048
+"""Nodes whose inference is kept, and the characters of each: a network has a hundred, of which each would cross to the
+process and back whenever it is sent, half a millisecond. At most 20 MiB."""
 
 ONNX = ProcessPool("the package onnx", ("onnx", "onnx.checker", "onnx.shape_inference"),
                    seconds=_INFER_SECONDS)  # fmt: skip
@@ -80,6 +86,7 @@ def close_libraries() -> None:
         _applications.count -= 1
         if not _applications.count:
             call_package_by(_applications.before)
+            _inferred.cache_clear()
             ONNX.close()
             ONNX_RUNTIME.close()
             PICTURES.close()
@@ -103,13 +110,19 @@ def _schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
 def _infer_model(node: Mapping[str, Any]) -> InferredModel:
     """See `tensorpost.values.onnx_package.infer_model`."""
     _require_onnx()
+    text = json.dumps(node)  # takes long for long constants, so not while others have this thread's place
+    return (_inferred if len(text) <= _MOST_KEPT_TEXT else _inferred.__wrapped__)(text)
+
+
+@lru_cache(maxsize=_MOST_KEPT_NODES)
+def _inferred(text: str) -> InferredModel:
+    node = json.loads(text)
     constants = sum([len(values) for _, _, values in node["constants"]])
-    key = repr(node).encode()  # takes long for long constants, so not while others have this thread's place
     try:
         with away_from_processor():
             answer, (model,) = ONNX.call(
                 "infer_node", {"node": node}, subject=f"{node['op_type']}-{node['version']}",
-                memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=key,
+                memory_bytes=_INFER_BYTES, output_bytes=_MOST_MODEL_BYTES + 16 * constants, key=text.encode(),
                 check=raise_if_abandoned,
             )  # fmt: skip
     except FunctionRefused as refusal:  # the model is larger

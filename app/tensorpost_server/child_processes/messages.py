@@ -58,7 +58,7 @@ def send_parts(
             parts.append(array.reshape(-1).view(np.uint8).data)
         elif array.nbytes:
             assert segment is not None
-            np.copyto(segment.array(kind, shape, begin), array, casting="no")
+            segment.put(kind, array, begin)
             begin += aligned(array.nbytes)
     text = json.dumps({**head, "arrays": rows}).encode()
     return [_LENGTH.pack(len(text)), text, *parts]

@@ -7,12 +7,13 @@ runs in child processes (`child_processes/`), which make the session too, after 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tensorpost.onnx import OnnxNode, OnnxSchema
+from tensorpost.onnx import OnnxNode, OnnxSchema, OnnxTensor
 from tensorpost.onnx.parameters import ModelParameters
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.values.datatypes import data_type
@@ -33,6 +34,8 @@ the allocator wastes, temporaries of a fixed size."""
 _LONG_WORK = 1 << 24
 """Work that ONNX Runtime may take some tenths of a second for."""
 _HIGHEST_OPSET = re.compile(r"support for domain ai\.onnx is till opset ([0-9]{1,4})")
+_NODE = re.compile(r"(?:Name:|with name |node \(|Node \()'?n([0-9]{1,5})\b")
+"""A node of a model of several, as messages name it."""
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : [A-Z_]+ : ")
 _ORIGIN = re.compile(r"/[^ ]+:[0-9]+ [^(]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)? ")
 """A file and a function of C++, at the begin of a message."""
@@ -44,31 +47,62 @@ def model_form(node: OnnxNode) -> Array:
     Raises:
         NoBackend: ONNX Runtime is not installed.
     """
-    if not ONNX_RUNTIME.installed:
-        raise NoBackend(
-            f"{node.name} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}"
-        ) from None
-    inputs = [tensor for _, tensor in node.tensors]
+    require_runtime(node.name)
     outputs = [tensor for _, tensor in node.results]
-    tensor_bytes = sum([tensor.size_in_bytes for tensor in (*inputs, *outputs)])
+    tensor_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in node.tensors], *outputs)])
+    model = node.parameters_as(ModelParameters).model
+    return array_form(
+        model, node.tensors, outputs, work_of(node), tensor_bytes, extra_bytes(node), node.name, node.name
+    )
+
+
+def require_runtime(operator: str) -> None:
+    """Refuse an operator that ONNX Runtime would compute, if it is not installed.
+
+    Raises:
+        NoBackend: it is not.
+    """
+    if not ONNX_RUNTIME.installed:
+        raise NoBackend(f"{operator} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}")
+
+
+def array_form(
+    model: bytes, inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[OnnxTensor], work: int, held_bytes: int,
+    bytes_beside: int, subject: str, newest: str, nodes: tuple[tuple[str, str], ...] = (),
+) -> Array:  # fmt: skip
+    """The form of a model.
+
+    Args:
+        model: the bytes of a `ModelProto`.
+        inputs: its inputs by name.
+        outputs: its outputs.
+        work: elements that are read and combined.
+        held_bytes: the most bytes that its tensors take at a time.
+        bytes_beside: what its nodes take beside them.
+        subject: what messages call it.
+        newest: the operator with the highest version in it.
+        nodes: the name in the graph and the operator of each node, which it calls `n0`, `n1` and so on; empty for one.
+    """
+    shared_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in inputs], *outputs)])
     # ONNX Runtime may copy a tensor to cast or transpose it.
-    memory_bytes = 2 * tensor_bytes + extra_bytes(node) + _LEAST_BYTES
-    work = work_of(node)
+    memory_bytes = 2 * held_bytes + bytes_beside + _LEAST_BYTES
     parameters = (
-        ("model", node.parameters_as(ModelParameters).model),
-        ("names", tuple([name for name, _ in node.tensors])),
-        ("operator", node.name),
+        ("model", model),
+        ("names", tuple([name for name, _ in inputs])),
+        ("subject", subject),
+        ("newest", newest),
+        ("nodes", nodes),
         ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),
         ("memory_bytes", memory_bytes),
         ("is_long", work > _LONG_WORK),
     )
-    shared_bytes = tensor_bytes  # what the two processes share
     return Array(_run, len(inputs), work, parameters, memory_bytes + shared_bytes, LIBRARY)
 
 
 def _run(
-    xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], operator: str,
-    results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int, is_long: bool,
+    xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], subject: str, newest: str,
+    nodes: tuple[tuple[str, str], ...], results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int,
+    is_long: bool,
 ) -> Any:  # fmt: skip
     assert xp is np
     arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
@@ -76,15 +110,15 @@ def _run(
     try:
         with away_from_processor():
             _, found = ONNX_RUNTIME.call(
-                "run_node", {"names": names}, arrays, subject=operator, memory_bytes=memory_bytes,
+                "run_model", {"names": names}, arrays, subject=subject, memory_bytes=memory_bytes,
                 output_bytes=SharedSegment.bytes_of(sizes), key=model, check=raise_if_abandoned, long=is_long,
             )  # fmt: skip
     except FunctionRefused as refusal:
-        raise _problem(refusal, operator) from refusal
+        raise _problem(refusal, newest, nodes) from refusal
     made = [(array.dtype.name, array.shape) for array in found]
     if [*map(_without_ones, made)] != [*map(_without_ones, results)]:
         shapes = ", ".join([f"{kind} {list(shape)}" for kind, shape in made])
-        raise _refused(f"for {operator}, ONNX Runtime makes {shapes}, which is not what the package onnx infers")
+        raise _refused(f"for {subject}, ONNX Runtime makes {shapes}, which is not what was inferred")
     return tuple(found)
 
 
@@ -94,14 +128,20 @@ def _without_ones(tensor: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, 
     return kind, tuple([size for size in shape if size != 1])
 
 
-def _problem(refusal: FunctionRefused, operator: str) -> NoBackend | InvalidDescriptor:
+def _problem(
+    refusal: FunctionRefused, newest: str, nodes: tuple[tuple[str, str], ...]
+) -> NoBackend | InvalidDescriptor:
     version, _, text = refusal.message.partition("\n")
+    where, operator = "", newest
+    if (named := _NODE.search(text)) is not None and int(named[1]) < len(nodes):
+        node, operator = nodes[int(named[1])]
+        where = f"node {node!r}: "
     if refusal.kind == "inputs":
-        return _refused(f"ONNX Runtime refuses these inputs: {_reason(text or version)}")
+        return _refused(f"{where}ONNX Runtime refuses these inputs: {_reason(text or version)}")
     highest = _HIGHEST_OPSET.search(text)
     if highest is not None:
-        return NoBackend(_too_new(operator, version, int(highest[1])))
-    return NoBackend(f"ONNX Runtime does not compute {operator} for these types: {_reason(text)}")
+        return NoBackend(_too_new(newest, version, int(highest[1])))
+    return NoBackend(f"{where}ONNX Runtime does not compute {operator} for these types: {_reason(text)}")
 
 
 def _refused(message: str) -> InvalidDescriptor:

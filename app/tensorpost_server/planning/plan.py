@@ -17,6 +17,7 @@ from ..forms import whole_box
 from ..forms.base import extents
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
+from .partitions import in_one_partition, partitioned
 from .slices import OutputSlices, SliceRange, Slices, cut
 from .step import PlanStep
 from .streaming import streamed, streams_of
@@ -43,7 +44,8 @@ class Plan:
         work: estimate of the elements that are read and combined, stages and slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: the most that stages' outputs take at a
             time.
-        scratch_bytes: memory that the CPU takes beside them for each part that is being computed.
+        scratch_bytes: memory that the CPU takes beside them for a part that is being computed.
+        split_scratch_bytes: the same of parts of which several threads compute one each.
         stages: what is computed in full before the first slice: steps whose outputs other steps read, and those that
             compute all their outputs together.
         freed: tensors that nobody reads any more when the first slice begins.
@@ -73,6 +75,7 @@ class Plan:
     freed: tuple[NodeOutput, ...] = ()
     output_sources: tuple[NodeOutput, ...] = ()
     streamed: frozenset[int] = frozenset()
+    split_scratch_bytes: int = 0
     is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)
@@ -175,29 +178,36 @@ class _PlanKey:
         return hash(self.parts)
 
 
-def make_plan(graph: Graph | Operation, slice_bytes: int) -> Plan:
+def make_plan(graph: Graph | Operation, slice_bytes: int, *, by_onnx_runtime: bool = False) -> Plan:
     """Decide everything about one call.
 
     Args:
         graph: a graph, or the operation of a graph of one node, whose own rules hold already.
         slice_bytes: the most bytes of output made at a time.
+        by_onnx_runtime: whether ONNX Runtime computes all of the graph, whose nodes have names, in one step.
+
+    Raises:
+        InvalidParameter: ONNX Runtime shall compute it, and it has a node that is none of ONNX's.
+        NoBackend: ONNX Runtime computes some of it, and is not installed.
     """
     key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
     is_large = key.size_in_bytes > _MOST_KEPT_BYTES
-    return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes)
+    return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes, by_onnx_runtime)
 
 
 @lru_cache(maxsize=1024)
-def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
+def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
     graph = key.graph
     steps, sources = tuple([PlanStep.of(node) for node in graph.nodes]), graph.outputs
-    if len(steps) > 1:
-        steps, sources = fused(steps, sources)
+    if by_onnx_runtime:
+        steps, sources = in_one_partition(graph, steps)
+    elif len(steps) > 1:
+        steps, sources = fused(*partitioned(graph, steps))
     in_boxes = streamed(steps, sources, slice_bytes) if len(steps) > 1 else frozenset[int]()
     in_full = computed_in_full(steps, sources, in_boxes)
     lifetimes = Lifetimes(steps, sources, in_full)
     stages: list[Stage] = []
-    scratch = 0
+    scratch = split_scratch = 0
     for place, number in enumerate(in_full):
         step = steps[number]
         if step.form.computed_whole:
@@ -209,7 +219,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
             parts = [_cut_step(step, output, slice_bytes) for output in range(len(step.outputs))]
             slices = _joined([part.slices for part in parts])
             work = sum([part.work for part in parts])
-            scratch = max(scratch, *[part.scratch for part in parts])
+            split_scratch = max(split_scratch, *[part.scratch for part in parts])
         stages.append(Stage(number, slices, lifetimes.freed_before(place), work, lifetimes.checked(number)))
     cuts: list[Slices] = []
     work = sum([stage.work for stage in stages])
@@ -220,10 +230,11 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
         else:
             part = _cut_step(step, ref.index, slice_bytes, index, streams_of(steps, ref.node, in_boxes))
             cuts.append(part.slices)
-            work, scratch = work + part.work, max(scratch, part.scratch)
+            work, split_scratch = work + part.work, max(split_scratch, part.scratch)
     freed = lifetimes.freed_before(len(in_full))
     slices, held = _joined(cuts), lifetimes.most_bytes
-    return Plan(graph, steps, slices, work, held, scratch, tuple(stages), freed, sources, in_boxes)
+    scratch = max(scratch, split_scratch)
+    return Plan(graph, steps, slices, work, held, scratch, tuple(stages), freed, sources, in_boxes, split_scratch)
 
 
 _ONE_PART = cut(Layout.row_major(data_type("uint8"), (1,)), 1)

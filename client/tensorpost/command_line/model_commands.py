@@ -10,7 +10,6 @@ import typer
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.problems import InvalidParameter
 from .command_options import (
-    BackendOption,
     CaCert,
     Cert,
     DeviceOption,
@@ -32,6 +31,13 @@ if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help 
 model = typer.Typer(name="model", help="Run, check or show an ONNX model.", no_args_is_help=True)
 
 ModelFile = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="The model; see docs/models.md.")]
+ModelBackend = Annotated[
+    str | None,
+    typer.Option(
+        help="Backend to use; onnxruntime has ONNX Runtime compute the whole model.  [default: the server's choice]",
+        autocompletion=lambda: ["auto", "numba", "numpy", "cuda", "onnxruntime"],
+    ),
+]
 SizesByName = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME=SIZES...]", help="SizesByName of inputs where the model has names: x=1,3,224,224."),
@@ -55,7 +61,7 @@ def run(
     cacert: CaCert = None,
     cert: Cert = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
-    backend: BackendOption = None,
+    backend: ModelBackend = None,
     device: DeviceOption = None,
     quiet: Quiet = False,
 ) -> None:

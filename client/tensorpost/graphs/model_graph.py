@@ -28,7 +28,11 @@ from .graph_node import ReadableTensor, read_node
 __all__ = ["ModelGraph", "model_graph"]
 
 MOST_BY_VALUE = 1024
-"""Elements of a constant that stands in the document; larger ones are inputs."""
+"""Elements of a constant of whole numbers that stands in the document; larger ones are inputs."""
+MOST_FLOATS_BY_VALUE = 64
+"""The same of other constants, which decide no sizes: as text they are longer and take longer to read. `MOST_BY_VALUE`
+where there are more than `MOST_WEIGHTS` of them."""
+MOST_WEIGHTS = 512
 
 _NO_VALUES: Mapping[str, NDArray[Any]] = {}
 _NO_NAME = re.compile(r"[^A-Za-z0-9_/:-]+")
@@ -288,8 +292,9 @@ class _ModelReader:
             inputs[text] = {"data_type": layout.data_type.numpy_name, "sizes": [*layout.sizes]}
         constants: dict[str, Any] = {}
         weights: dict[str, NDArray[Any]] = {}
+        most = MOST_FLOATS_BY_VALUE if len(self._constants) <= MOST_WEIGHTS else MOST_BY_VALUE
         for text, value in self._constants.items():
-            if value.size <= MOST_BY_VALUE and _has_json(value):
+            if value.size <= (MOST_BY_VALUE if value.dtype.kind in "biu" else most) and _has_json(value):
                 constants[text] = tensor_to_json(value)
             else:
                 weights[text] = value

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +19,15 @@ from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.onnx.strings import StringCall, numbers_node
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation
-from tensorpost.values.problems import LimitExceeded, NotAcceptable
+from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...engine import StepTimes, Worker
 from ...planning import Plan, make_plan, plan_of_rows
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, KeptGraph, PreparedHead, RunOptions
+
+ONNX_RUNTIME_BACKEND = "onnxruntime"
+"""What a call of a graph names as its backend, so that ONNX Runtime computes all of it."""
 
 _ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
 
@@ -96,12 +99,18 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     Raises:
         LimitExceeded: the plan is above a limit.
         NotAcceptable: the answer cannot hold the outputs, or rows of them.
-        InvalidParameter: there are no such rows.
+        InvalidParameter: there are no such rows; or ONNX Runtime cannot compute all of it, as was asked for.
+        NoBackend: ONNX Runtime is needed and not installed.
     """
     graph = call.graph if call.strings is None else Graph.of(numbers_node(call.strings.node))
     if graph.constants:
         check_constants(graph, settings)
-    plan = make_plan(graph, settings.slice_bytes)
+    options = call.options
+    by_onnx_runtime = options.backend == ONNX_RUNTIME_BACKEND
+    if by_onnx_runtime:
+        check_whole(graph, options)
+        options = replace(options, backend="numpy")  # which is always there, and holds the tensors
+    plan = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
     _check_limits(plan, settings)
     call.answer.check(plan, settings)
     rows = None
@@ -122,9 +131,26 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
-        plan, call.options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
+        plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
         call.stored,
     )  # fmt: skip
+
+
+def check_whole(graph: Graph, options: RunOptions) -> None:
+    """Refuse `backend=onnxruntime` of what is no graph, or with a device.
+
+    Raises:
+        InvalidParameter: it is refused.
+    """
+    if not graph.output_names:
+        message = (
+            "backend=onnxruntime computes models and graphs (POST /v1/onnx and /v1/graphs, run_model and run_graph); a "
+            "single operator is computed by it if it has no form of its own, with backend=auto"
+        )
+        raise InvalidParameter(message, extra={"parameter": "backend"})
+    if options.device is not None:
+        message = "device names a device of another backend; backend=onnxruntime computes on the processor"
+        raise InvalidParameter(message, extra={"parameter": "device"})
 
 
 def check_constants(graph: Graph, settings: Settings) -> None:

@@ -1,0 +1,219 @@
+"""Several ONNX nodes as the bytes of one model, for ONNX Runtime; the package `onnx` is not needed for that.
+
+A node that the package has checked comes with the model of it alone, whose attributes and constants are taken as they
+are. Of any other node, attributes and values are written by the types of its schema.
+Source: onnx.proto (field numbers); Protocol Buffers documentation, "Encoding".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.onnx.operator_schema import OnnxInput
+from tensorpost.onnx.parameters import ModelParameters
+from tensorpost.onnx.protobuf import fields
+from tensorpost.values.datatypes import data_type
+
+_IR_VERSION = 8  # as that of the models of one node
+_VARINT, _BYTES, _FIXED32 = 0, 2, 5
+_KINDS = {"FLOAT": 1, "INT": 2, "STRING": 3, "TENSOR": 4, "FLOATS": 6, "INTS": 7}  # AttributeProto.AttributeType
+_SCALARS = frozenset({"axis", "constant_value", "delta", "depth", "k", "limit", "start"})
+"""Values that are tensors of rank 0: of CumSum, Pad, Range, OneHot and Trilu."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenNode:
+    """A node of a model.
+
+    Attributes:
+        operation: what it computes.
+        name: what the model calls it.
+        inputs: names of the tensors that `operation.tensors` are.
+        outputs: names of the tensors that `operation.results` are.
+        of_signed_zeros: whether Relu and Clip are written as maximum and minimum, which give 0 for -0 and a bound of 0,
+            as our own forms do; ONNX Runtime's give -0.
+    """
+
+    operation: OnnxNode
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    of_signed_zeros: bool = False
+
+
+def model_bytes(
+    nodes: Sequence[WrittenNode], inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[tuple[str, OnnxTensor]],
+    opset: int,
+) -> bytes:  # fmt: skip
+    """A `ModelProto`.
+
+    Args:
+        nodes: the nodes, each after those whose outputs it reads.
+        inputs: name, type and shape of each tensor that is given.
+        outputs: the same of each tensor that comes back.
+        opset: the version of ONNX's operators that all nodes are read at.
+    """
+    graph: list[bytes] = []
+    for node in nodes:
+        graph += _node_fields(node)
+    graph.append(_text(2, "partition"))
+    graph += [_message(11, _value_info(name, tensor)) for name, tensor in inputs]
+    graph += [_message(12, _value_info(name, tensor)) for name, tensor in outputs]
+    opset_import = _text(1, "") + _whole(2, opset)
+    return b"".join([_whole(1, _IR_VERSION), _text(2, "tensorpost"), _message(7, b"".join(graph)),
+                     _message(8, opset_import)])  # fmt: skip
+
+
+def _node_fields(node: WrittenNode) -> Iterator[bytes]:
+    """The node, and the constants that belong to it, as fields of a `GraphProto`."""
+    operation = node.operation
+    if node.of_signed_zeros and operation.op_type in ("Clip", "Relu"):
+        yield from _bounded(node)
+        return
+    names = dict(zip([name for name, _ in operation.tensors], node.inputs, strict=True))
+    if isinstance(operation.meaning, ModelParameters):
+        formal, attributes, constants = _parts_of_model(operation.meaning.model)
+    else:
+        schema = operation.schema
+        formal = [entry.name for entry in schema.inputs if not entry.variadic]
+        formal += [name for name in names if name not in formal]
+        kinds = {entry.name: entry.type for entry in schema.attributes}
+        given = [(name, value) for name, value in operation.attributes if value != ()]
+        attributes = [_attribute(name, kinds[name], value) for name, value in given]
+        constants = {name: _constant(operation, name, values) for name, values in operation.values}
+    for name, constant in constants.items():
+        names[name] = f"{node.name}.{name}"
+        yield _message(5, constant + _text(8, names[name]))  # the last name counts
+    read = [names.get(name, "") for name in formal]
+    while read and not read[-1]:
+        read.pop()
+    yield _node(node.name, operation.op_type, read, node.outputs, attributes)
+
+
+def _bounded(node: WrittenNode) -> Iterator[bytes]:
+    """Clip, or Relu, as Max and Min."""
+    operation = node.operation
+    given = dict(zip([name for name, _ in operation.tensors], node.inputs, strict=True))
+    bounds = {name: given[name] for name in ("min", "max") if name in given}
+    numbers = {"min": 0.0} if operation.op_type == "Relu" else dict(operation.attributes)
+    for key in ("min", "max"):
+        if (number := numbers.get(key)) is not None:
+            bounds[key] = f"{node.name}.{key}"
+            yield _message(5, _tensor(np.array(number, np.float32)) + _text(8, bounds[key]))
+    source = node.inputs[0]
+    steps = [(op_type, bounds[key]) for key, op_type in (("min", "Max"), ("max", "Min")) if key in bounds]
+    for place, (op_type, bound) in enumerate(steps):
+        target = node.outputs[0] if place == len(steps) - 1 else f"{node.name}.bounded"
+        yield _node(f"{node.name}.{op_type}", op_type, [source, bound], [target])
+        source = target
+    if not steps:
+        yield _node(node.name, "Identity", [source], node.outputs)
+
+
+def _node(
+    name: str, op_type: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Sequence[bytes] = ()
+) -> bytes:  # fmt: skip
+    """A field of a `GraphProto` with a `NodeProto`."""
+    parts = [*[_text(1, each) for each in inputs], *[_text(2, each) for each in outputs]]
+    parts += [_text(3, name), _text(4, op_type), *[_message(5, attribute) for attribute in attributes]]
+    return _message(1, b"".join(parts))
+
+
+def _parts_of_model(model: bytes) -> tuple[list[str], list[bytes], dict[str, bytes]]:
+    """Formal names of a model's only node's inputs, its attributes, and its constants by name."""
+    inputs: list[str] = []
+    attributes: list[bytes] = []
+    constants: dict[str, bytes] = {}
+    (graph,) = [field.data for field in fields(memoryview(model)) if field.number == 7]
+    for field in fields(graph):
+        if field.number == 1:
+            for part in fields(field.data):
+                if part.number == 1:
+                    inputs.append(part.text)
+                elif part.number == 5:
+                    attributes.append(bytes(part.data))
+        elif field.number == 5:
+            (name,) = [part.text for part in fields(field.data) if part.number == 8]
+            constants[name] = bytes(field.data)
+    return inputs, attributes, constants
+
+
+def _attribute(name: str, kind: str, value: Any) -> bytes:
+    """An `AttributeProto`."""
+    parts = [_text(1, name), _whole(20, _KINDS[kind])]
+    match kind:
+        case "FLOAT":
+            parts.append(_tag(2, _FIXED32) + np.float32(value).tobytes())
+        case "INT":
+            parts.append(_whole(3, int(value)))
+        case "STRING":
+            parts.append(_text(4, str(value)))
+        case "TENSOR":
+            element_type, number = value
+            parts.append(_message(5, _tensor(np.array([number], data_type(element_type).dtype))))
+        case "FLOATS":
+            parts.append(_message(7, np.array(value, "<f4").tobytes()))
+        case _:
+            parts.append(_message(8, b"".join([_varint(int(number)) for number in value])))
+    return b"".join(parts)
+
+
+def _constant(operation: OnnxNode, name: str, values: Sequence[int | float]) -> bytes:
+    """A small input as a `TensorProto` without a name."""
+    entry = operation.schema.input(name)
+    assert entry is not None
+    array = np.array(values, data_type(_type_of(operation, entry, values)).dtype)
+    return _tensor(array.reshape(()) if name in _SCALARS and array.size == 1 else array)
+
+
+def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float]) -> str:
+    """The type of a small input: that of what shares its variable, or one that holds the numbers."""
+    types = [*entry.types]
+    if len(types) > 1 and entry.variable:
+        schema = operation.schema
+        shared = {slot.name for slot in (*schema.inputs, *schema.outputs) if slot.variable == entry.variable}
+        for name, tensor in (*operation.tensors, *operation.results):
+            if name in shared:
+                return tensor.row.numpy_name
+    whole = all(isinstance(value, int) for value in values)
+    return "int64" if whole and "int64" in types else types[0]
+
+
+def _tensor(array: Any) -> bytes:
+    """A `TensorProto`."""
+    dims = [_whole(1, size) for size in array.shape]
+    return b"".join([*dims, _whole(2, data_type(array.dtype).onnx_code), _message(9, array.tobytes())])
+
+
+def _value_info(name: str, tensor: OnnxTensor) -> bytes:
+    """A `ValueInfoProto`."""
+    sizes = b"".join([_message(1, _whole(1, size)) for size in tensor.shape])
+    return _text(1, name) + _message(2, _message(1, _whole(1, tensor.row.onnx_code) + _message(2, sizes)))
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    count = max(1, math.ceil(value.bit_length() / 7))
+    return bytes([value >> 7 * place & 127 | (128 if place < count - 1 else 0) for place in range(count)])
+
+
+def _tag(number: int, kind: int) -> bytes:
+    return _varint(number << 3 | kind)
+
+
+def _whole(number: int, value: int) -> bytes:
+    return _tag(number, _VARINT) + _varint(value)
+
+
+def _message(number: int, content: bytes) -> bytes:
+    return _tag(number, _BYTES) + _varint(len(content)) + content
+
+
+def _text(number: int, text: str) -> bytes:
+    return _message(number, text.encode())
