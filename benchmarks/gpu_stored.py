@@ -1,4 +1,6 @@
-"""What a stored graph gains on a GPU: its weights stay there. `python benchmarks/gpu_stored.py`
+"""What a stored graph gains on a GPU: its weights stay there.
+
+    python -m benchmarks.gpu_stored
 
 A matrix of 16 MiB to 256 MiB is multiplied with one row, through the service over loopback: stored with the graph, sent
 with each request, and by CuPy in this process where the matrix lies on the device.
@@ -10,6 +12,7 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,11 @@ def median(call: Callable[[], object]) -> float:
     return statistics.median(took) * 1e3
 
 
+def by_cupy(cupy: Any, x: Any, on_device: Any) -> Any:
+    """The same by CuPy, with the matrix on the device."""
+    return cupy.asnumpy(cupy.maximum(cupy.asarray(x) @ on_device, 0))
+
+
 def main() -> None:
     """Print a line for each size."""
     cupy: Any = importlib.import_module("cupy")
@@ -53,16 +61,14 @@ def main() -> None:
             stored = tp.store(graph, "product", weights={"w": w})
             expected = np.maximum(x @ w, 0)
 
-            def cupy_call(x: Any = x, on_device: Any = on_device) -> Any:
-                return cupy.asnumpy(cupy.maximum(cupy.asarray(x) @ on_device, 0))
-
-            for found in (stored(x, backend="cuda")["z"], cupy_call()):
-                np.testing.assert_allclose(found, expected, rtol=1e-3)
-            times = (
-                median(lambda: stored(x, backend="cuda")),
-                median(lambda: tp.run_graph(graph, {"x": x, "w": w}, backend="cuda")),
-                median(cupy_call),
+            ways = (
+                partial(stored, x, backend="cuda"),
+                partial(tp.run_graph, graph, {"x": x, "w": w}, backend="cuda"),
+                partial(by_cupy, cupy, x, on_device),
             )
+            for found in (ways[0]()["z"], ways[1]()["z"], ways[2]()):
+                np.testing.assert_allclose(found, expected, rtol=1e-3)
+            times = [median(way) for way in ways]
             print(f"{w.nbytes >> 20} | {times[0]:.2f} | {times[1]:.2f} | {times[2]:.2f}", flush=True)
 
 
