@@ -101,6 +101,50 @@ def test_help_loads_neither_numpy_nor_a_client(args: list[str]) -> None:
     assert "Usage: tensorpost" in done.stdout
 
 
+_OF_CALLS = {"rich", "httpx", "PIL", "ml_dtypes", "asyncio", "ssl", "tensorpost.onnx.lowering"}
+
+
+@pytest.mark.parametrize(
+    ("command", "deferred"),
+    [
+        ("operators", {"rich", "PIL", "tensorpost.client", "tensorpost.descriptors.base"}),
+        ("operators gather", {"rich", "PIL", "tensorpost.client", "tensorpost.onnx"}),
+        ("graph check graph.json", {"rich", "PIL", "tensorpost.client"}),
+        ("validate tile.json", {"rich", "PIL", "tensorpost.client"}),
+        ("devices --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("healthcheck --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("onnx Tile x.npy -s repeats=2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("run tile x.npy -s repeats=2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("tile x.npy --repeats 2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("resample x.npy --scale 2 --axes 0 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("preprocess photo.png -o batch.npy --url {url}", _OF_CALLS - {"PIL"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(tmp_path: Path, url: str, command: str, deferred: set[str]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+    tmp_path.joinpath("photo.png").write_bytes(picture())
+    tmp_path.joinpath("tile.json").write_text(json.dumps(TILE))
+    graph = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [2]}},
+        "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}],
+        "outputs": {"y": "y"},
+    }
+    tmp_path.joinpath("graph.json").write_text(json.dumps(graph))
+    code = (
+        "import sys, atexit, json; from tensorpost.__main__ import main\n"
+        "atexit.register(lambda: print(json.dumps([*sys.modules]), file=sys.stderr))\n"
+        "main()"
+    )
+
+    done = subprocess.run(  # our own code
+        [sys.executable, "-c", code, *command.format(url=url).split()], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert not deferred & {*json.loads(done.stderr.splitlines()[-1])}
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

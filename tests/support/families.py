@@ -1,9 +1,9 @@
 """What the descriptors' package has generated: where its names are, and its plain operators as type checkers see them.
 
-    python -m tests.support.families        write both anew, from the root of the repository
+    python -m tests.support.families        write all of it anew, from the root of the repository
 
 `families.json` follows from the imports in their `__init__.py`, the `__all__` of each family and the rows of
-`plain_operators.py`; `plain_operators.pyi` from these rows.
+`plain_operators.py`; `summaries.json` from the classes; `plain_operators.pyi` from these rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorpost.descriptors
+from tensorpost.descriptors import OPERATORS
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.plain_operators import ROWS
 
@@ -43,6 +44,11 @@ def families_text() -> str:
     return (
         "{\n" + ",\n".join(f" {json.dumps(module)}: {json.dumps(found)}" for module, found in names.items()) + "\n}\n"
     )
+
+
+def summaries_text() -> str:
+    """What each operator does; a line is an operator."""
+    return json.dumps({cls.operator_type: cls.summary for cls in OPERATORS}, indent=1, ensure_ascii=False) + "\n"
 
 
 def stub_text() -> str:
@@ -85,7 +91,11 @@ def _exported(path: Path) -> list[str]:
     return []
 
 
-GENERATED = {FOLDER / "families.json": families_text, FOLDER / "plain_operators.pyi": stub_text}
+GENERATED = {
+    FOLDER / "families.json": families_text,
+    FOLDER / "summaries.json": summaries_text,
+    FOLDER / "plain_operators.pyi": stub_text,
+}
 
 if __name__ == "__main__":
     for path, text in GENERATED.items():
