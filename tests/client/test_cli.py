@@ -292,8 +292,8 @@ def test_an_array_that_is_no_picture_is_not_written_as_one(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "neither npy, npz nor"),
-        (b"neither one nor the other", "neither npy, npz nor"),
+        (b"", "neither npy, npz, safetensors nor"),
+        (b"neither one nor the other", "neither npy, npz, safetensors nor"),
         (npy(X)[:-1], "npy"),
         (npy(X)[:20], "npy"),
         (npy(np.array([{}], object)), "npy"),
@@ -759,6 +759,18 @@ def test_without_the_server_its_commands_say_how_to_install_it(
 
     assert found.exit_code == 1
     assert f"{missing} is not installed: pip install '.[server]'" in found.stderr
+
+
+def test_a_safetensors_file_may_come_through_a_pipe(url: str, tmp_path: Path) -> None:
+    head = b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+    content = len(head).to_bytes(8, "little") + head + b"abc"
+
+    done = run("tile", "-", "--repeats", "2", "-o", tmp_path / "y.npy", input=content)
+    cut = run("tile", "-", "--repeats", "2", "-o", tmp_path / "z.npy", input=content[:-1])
+
+    assert done.exit_code == 0, done.stderr
+    assert np.load(tmp_path / "y.npy").tobytes() == b"abcabc"
+    assert (cut.exit_code, "announces 3 bytes of elements, and only 2 follow" in cut.stderr) == (1, True)
 
 
 def test_without_pillow_arrays_still_work_and_pictures_say_what_is_missing(

@@ -238,4 +238,4 @@ def test_a_graph_writes_no_zarr(server: str, tmp_path: Path) -> None:
     words = ("graph", "run", str(tmp_path / "g.json"), f"x={tmp_path / 'x.npy'}", "-o", f"y={tmp_path / 'y.zarr'}")
     done = invoke(*words, "--url", server)
     assert done.returncode == 1
-    assert "npy or pictures" in done.stderr
+    assert "npy, safetensors or pictures" in done.stderr

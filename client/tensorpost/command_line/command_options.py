@@ -59,7 +59,7 @@ DeviceOption = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 InputFile = Annotated[
-    str, typer.Argument(metavar="IN", help="npy, PNG, JPEG, WebP or AVIF file, or - (standard input).")
+    str, typer.Argument(metavar="IN", help="npy, safetensors, PNG, JPEG, WebP or AVIF file; - for standard input.")
 ]
 OutputFile = Annotated[
     str, typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output.")

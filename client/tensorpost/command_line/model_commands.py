@@ -34,7 +34,9 @@ model = typer.Typer(name="model", help="Run, check or show an ONNX model.", no_a
 ModelFile = Annotated[str, typer.Argument(metavar="MODEL.onnx", help="The model; see docs/models.md.")]
 SizesByName = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=SIZES...]", help="SizesByName of inputs where the model has names: x=1,3,224,224."),
+    typer.Argument(
+        metavar="[NAME=SIZES...]", help="Sizes of an input whose sizes are names in the model, as in x=1,3,224,224."
+    ),
 ]
 
 
@@ -42,7 +44,10 @@ SizesByName = Annotated[
 def run(
     file: ModelFile,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the model: npy or a picture.")
+        list[str],
+        typer.Argument(
+            metavar="NAME=FILE...", help="A file for each input of the model: npy, safetensors or a picture."
+        ),
     ],
     *,
     output: Annotated[
