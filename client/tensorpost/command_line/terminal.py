@@ -18,7 +18,7 @@ from unicodedata import east_asian_width
 
 import typer
 
-from ..values.problems import TensorpostError, Violation
+from ..values.problems import TensorpostError, Unauthenticated, Violation
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load
     from ..transport.progress import Progress
@@ -128,6 +128,11 @@ def show_error(error: TensorpostError) -> None:
         from ..network.connection import TRUST_ADVICE
 
         detail = detail.replace(TRUST_ADVICE, "if it should be, name the certificate of its issuer: --cacert FILE")
+    if isinstance(error, Unauthenticated):
+        from ..transport.api_key import KEY_ADVICE
+
+        detail = detail.replace(KEY_ADVICE, "name a file that holds one: --api-key-file FILE, or the variable "
+                                "TENSORPOST_API_KEY_FILE")  # fmt: skip
     # With violations the detail repeats the first one.
     show_block(error.title if error.violations else detail, lines)
 

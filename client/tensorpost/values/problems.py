@@ -454,6 +454,9 @@ class Unauthenticated(InvalidRequest):
     code = "unauthenticated"
     title = "A valid API key is required"
 
+    SEND_KEY: ClassVar[str] = "send the header Authorization: Bearer KEY, or X-API-Key: KEY"
+    """What a server advises; the SDK and the command line say what to do there instead."""
+
 
 class Forbidden(InvalidRequest):
     """The API key is valid, but does not allow this."""
