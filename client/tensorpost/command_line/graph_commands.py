@@ -40,7 +40,7 @@ graph = typer.Typer(
 GraphFile = Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")]
 SizesOf = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
+    typer.Argument(metavar="[NAME=FILE...]", help="Files of the graph's inputs, if the graph has names for sizes."),
 ]
 TextFile = Annotated[
     str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it. [default: standard output]")
@@ -144,7 +144,7 @@ def check(
     document: GraphFile,
     inputs: SizesOf = None,
 ) -> None:
-    """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
+    """Check a graph without a server; print every broken rule with its node, or the outputs of each node."""
     print_nodes(_read(document, inputs))
 
 
@@ -160,7 +160,7 @@ def print_nodes(read: Graph) -> None:
 
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
-    """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
+    """Show the inputs and outputs of each node of a graph; with -o as an SVG picture."""
     show_graph(_read(document, inputs), output)
 
 

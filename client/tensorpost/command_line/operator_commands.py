@@ -138,7 +138,7 @@ def tile(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). A pipe gets the format of the input."""
     from ..calls.caller_arrays import tile_call
     from .command_messages import option_words, picture_notes
     from .files import read_array
@@ -280,7 +280,7 @@ def run(
             ".bin, the bytes as DirectML lays them out; - for standard output.",
         ),
     ] = None,
-    packed: Annotated[bool, typer.Option("--packed", help="Of outputs with strides write the elements alone.")] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="Write only the elements of outputs with strides.")] = False,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,

@@ -19,7 +19,8 @@ def operators(
     word: Annotated[
         str | None,
         typer.Argument(
-            metavar="[WORD]", help="Name of an operator, which is described; or a word in the name or summary of some."
+            metavar="[WORD]",
+            help="Name of an operator to describe, or a word in the names or summaries of operators to list.",
         ),
     ] = None,
     *,
