@@ -576,7 +576,7 @@ def test_an_array_in_the_place_of_a_document_is_named(tmp_path: Path) -> None:
     found = run("validate", tmp_path / "x.npy")
 
     assert found.exit_code == 1
-    assert f"{tmp_path / 'x.npy'} is no document of an operator or ONNX node, which is JSON" in found.stderr
+    assert f"{tmp_path / 'x.npy'} is not the JSON document of an operator or ONNX node" in found.stderr
     assert "not UTF-8" in found.stderr
 
 

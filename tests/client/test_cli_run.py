@@ -61,7 +61,7 @@ def test_an_npz_archive_gives_its_arrays_by_name_or_in_order(url: str, tmp_path:
     assert (done.returncode, "holds 2 arrays (a, b), and this command takes one" in done.stderr) == (1, True)
     archive.write_bytes(archive.read_bytes()[:100])
     done = invoke("tile", str(archive), "--repeats", "2", "-o", str(target), "--url", url)
-    assert (done.returncode, "no whole archive" in done.stderr) == (1, True)
+    assert (done.returncode, "not a complete archive" in done.stderr) == (1, True)
 
 
 def test_every_output_has_a_file(url: str, tmp_path: Path) -> None:

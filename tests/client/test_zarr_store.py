@@ -162,7 +162,7 @@ def test_places_that_are_taken(tp: Client, tmp_path: Path) -> None:
         tp.write_zarr(identity(x), x, tmp_path / "none" / "b.zarr")
     (tmp_path / "c.zarr.part").mkdir()
     (tmp_path / "c.zarr.part" / "mine.txt").write_text("mine")
-    with pytest.raises(InvalidParameter, match="is no part of an array that tensorpost began; remove it"):
+    with pytest.raises(InvalidParameter, match="is not an incomplete array that tensorpost began; remove it"):
         tp.write_zarr(identity(x), x, tmp_path / "c.zarr")
     assert (tmp_path / "c.zarr.part" / "mine.txt").read_text() == "mine"
 

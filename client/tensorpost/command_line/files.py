@@ -203,7 +203,7 @@ def _read_npz(path: str, file: BinaryIO) -> Mapping[str, Source]:
             return {name: Source(archive[name], "npy") for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, AttributeError):
         raise InvalidFrame(
-            f"{_name(path)} cannot be read as npz: it is no whole archive of arrays of numbers"
+            f"{_name(path)} cannot be read as npz: it is not a complete archive of arrays of numbers"
         ) from None
 
 

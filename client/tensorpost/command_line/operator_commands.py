@@ -418,7 +418,7 @@ def _read_document(file: str) -> Any:
         return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     except InvalidJson as error:
         where = "standard input" if file == "-" else file
-        error.detail = f"{where} is no document of an operator or ONNX node, which is JSON: {error.detail}"
+        error.detail = f"{where} is not the JSON document of an operator or ONNX node: {error.detail}"
         raise
 
 

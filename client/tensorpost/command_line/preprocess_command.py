@@ -40,7 +40,7 @@ def _floats(text: str) -> tuple[float, ...]:
     try:
         return tuple([float(part) for part in text.split(",")])
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} is no number and no list of numbers, as in 0.485,0.456,0.406") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a number or a list of numbers, as in 0.485,0.456,0.406") from None
 
 
 def preprocess(

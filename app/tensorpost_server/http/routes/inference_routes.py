@@ -115,7 +115,7 @@ async def load_model(request: Request) -> Response:
     """Operators are always loaded: 200, or 404 for one that there is not."""
     _model(request)
     if (await _body(request)).get("parameters"):
-        raise NoBackend("models are made from the catalogue and the settings; they cannot be loaded from a request")
+        raise NoBackend("the models come from the catalogue and the settings; a request cannot load one")
     return Response()
 
 
@@ -134,7 +134,7 @@ async def unload_model(request: Request) -> Response:
 async def not_offered(request: Request) -> Response:
     """Always refused."""
     del request
-    raise NoBackend("trace and log settings are not offered here; the server's own settings say what is recorded")
+    raise NoBackend("trace and log settings are not offered; the server's own settings decide what is recorded")
 
 
 @router.get("/v2/cudasharedmemory/status", name="cuda_region_status", summary="List the regions of CUDA shared memory")
