@@ -7,6 +7,7 @@ is computed again in float64. So it does not matter in which order a library add
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,7 @@ def filter_axis(x: Bytes, axis: int, mapping: AxisMap, span: tuple[int, int], lo
     row, column = max(1, WIDTH // max(1, tail)), max(1, min(tail, WIDTH))
     for first in range(start, stop, OUTPUTS):
         last = min(first + OUTPUTS, stop)
-        index, weight = mapping.taps(first, last)
-        assert weight is not None
-        begin, end = int(index.min()), int(index.max()) + 1
-        index = index - begin
-        matrix = np.zeros((last - first, end - begin))
-        np.add.at(matrix, (np.broadcast_to(np.arange(last - first), index.shape), index), weight)
+        begin, end, matrix, index, weight = _weights(mapping, first, last)
         most = max(1, ELEMENTS // ((end - begin) * row * column))
         for rows in _spans(lead, row, most):
             for columns in _spans(tail, column, most if row == 1 else 1):
@@ -61,6 +57,20 @@ def filter_axis(x: Bytes, axis: int, mapping: AxisMap, span: tuple[int, int], lo
                 target = made[rows, first - start : last - start, columns]
                 target[...] = result.transpose(0, 3, 2, 1, 4).reshape(target.shape)
     return made.reshape(*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
+
+
+@lru_cache(maxsize=128)  # at most some 10 MiB; every slice of an output needs those of the other axes again
+def _weights(
+    mapping: AxisMap, first: int, last: int
+) -> tuple[int, int, NDArray[np.float64], NDArray[np.int64], NDArray[np.floating[Any]]]:
+    """First and last input of some outputs, their weights as a matrix, and the taps counted from the first input."""
+    index, weight = mapping.taps(first, last)
+    assert weight is not None
+    begin, end = int(index.min()), int(index.max()) + 1
+    index = index - begin
+    matrix = np.zeros((last - first, end - begin))
+    np.add.at(matrix, (np.broadcast_to(np.arange(last - first), index.shape), index), weight)
+    return begin, end, matrix, index, weight
 
 
 def _spans(count: int, unit: int, most: int) -> Iterator[slice]:
