@@ -125,28 +125,27 @@ class Settings(BaseSettings):
         return init_settings, InitSettingsSource(settings_cls, variables), InitSettingsSource(settings_cls, files)
 
     host: str = "127.0.0.1"
-    """Address to listen on. Beyond loopback it needs keys_file, jwks_file or allow_anonymous."""
+    """Address to listen on. An address other than loopback requires keys_file, jwks_file or allow_anonymous."""
     port: int = Field(default=8000, ge=0, le=65535)
     """TCP port to listen on; 0 picks a free one."""
     uds: Path | None = None
-    """Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions of its folder
-    and by the umask."""
+    """Unix socket to listen on, instead of host and port. The permissions of its folder and the umask decide who may
+    connect."""
     allowed_hosts: str | None = None
-    """Hosts that requests may name, with or without a port, separated by commas; * for any. Default: on a connection to
-    a loopback address localhost and loopback addresses, so that no web page reaches the service by a name of its own;
-    any on others."""
+    """Hosts that requests may name, with or without a port, separated by commas; * for any. Default: localhost and
+    loopback addresses on a connection to a loopback address, so that no web page can reach the service under its own
+    host name; any host on other connections."""
     allowed_origins: str = ""
     """Origins of web pages that may call the service, separated by commas, as https://example.org; * for any. Pages of
-    the service itself always may."""
+    the service itself are always allowed."""
     keys_file: Path | None = None
-    """File with the API keys (`tensorpost keys add`), looked at again every second. With it every path but the health
-    endpoints wants a key; without it anybody who reaches the port may call."""
+    """File with the API keys (`tensorpost keys add`), checked every second. With it, every path except the health
+    endpoints requires a key; without it, anybody who can reach the port may call."""
     jwks_file: Path | None = None
-    """File with the public keys of an issuer of tokens (JWKS), looked at again every second. JSON Web Tokens that they
-    signed are then taken in the place of API keys, with or without a keys_file. Needs jwt_issuer, jwt_audience and the
-    extra jwt."""
+    """File with the public keys of an issuer of tokens (JWKS), checked every second. JSON Web Tokens signed with them
+    are accepted instead of API keys, with or without a keys_file. Needs jwt_issuer, jwt_audience and the extra jwt."""
     jwt_issuer: str | None = None
-    """Issuer that tokens must name (iss), compared exactly, case included."""
+    """Issuer that tokens must name (iss); the comparison is exact and case-sensitive."""
     jwt_audience: str | None = None
     """Audience that tokens must be for (aud): the name of this service at the issuer."""
     jwt_scope_prefix: str = "tensorpost:"
@@ -155,19 +154,19 @@ class Settings(BaseSettings):
     """Whether requests from other machines are served without an API key. Set it only where a firewall, a proxy or a
     container's published ports restrict access."""
     tls_certificate: Path | None = None
-    """PEM file with the server's certificate and those that lead to its issuer, in this order; turns on TLS. It and the
-    key are looked at again every few seconds and used for new connections."""
+    """PEM file with the server's certificate, followed by the intermediate certificates; turns on TLS. The certificate
+    and the key are checked every few seconds and used for new connections."""
     tls_key: Path | None = None
-    """PEM file with the certificate's private key, if tls_certificate does not hold it."""
+    """PEM file with the certificate's private key, if tls_certificate does not contain it."""
     tls_client_ca: Path | None = None
-    """PEM file with certificates of issuers. Only callers with a certificate of theirs are then served, health checks
-    included (mutual TLS). Read at the start only."""
+    """PEM file with certificates of issuers. The server then accepts only callers with a certificate of one of these
+    issuers, also for health checks (mutual TLS). Read only at the start."""
     backend: str = "auto"
     """Backend for requests that name none: auto, or a backend's name, which is then forced."""
     http_protocol: Literal["auto", "direct", "httptools", "h11"] = "auto"
-    """How HTTP is read. direct: large bodies go straight into their memory, and heads, slow callers and unread bodies
-    are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. auto: direct if httptools is
-    installed, else h11."""
+    """Parser of HTTP. direct: large bodies are received directly into their memory, and heads, slow callers and unread
+    bodies are limited; it needs httptools. httptools, h11: uvicorn's parsers, without these limits. auto: direct if
+    httptools is installed, else h11."""
     access_log: Literal["auto", "json", "console", "off"] = "auto"
     """A line on standard error for each request that has ended. json: an object in a line; console: for people; auto:
     console on a terminal, else json; off: none. A log level above info turns it off too. Warnings and errors are
@@ -177,59 +176,61 @@ class Settings(BaseSettings):
     playground: bool = True
     """Whether GET / is a page on which operators can be tried in a browser."""
     traces: bool = False
-    """Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where OTEL_EXPORTER_OTLP_ENDPOINT says,
-    by default http://localhost:4318. Needs the extra otel."""
+    """Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to the address in
+    OTEL_EXPORTER_OTLP_ENDPOINT, by default http://localhost:4318. Needs the extra otel."""
     numpy_threads: int = Field(default_factory=lambda: min(machine.cores(), 256), ge=1, le=256)
-    """Slices that the CPU backends, numba and numpy, compute at the same time. Default: the CPU cores available to the
-    process."""
+    """Number of slices that the CPU backends, numba and numpy, compute at the same time. Default: the CPU cores
+    available to the process."""
     cuda_memory_bytes: int | None = Field(default=None, ge=1 << 20)
-    """Memory that this server may take on each CUDA device, bytes. Default: three quarters of what is free there when
-    it starts."""
+    """Memory that this server may use on each CUDA device, bytes. Default: three quarters of the memory that is free
+    there when it starts."""
     cuda_pinned_bytes: int = Field(default_factory=lambda: min(_GIB, machine.memory() // 8), ge=0)
-    """Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold travel at about
-    half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that is less."""
+    """Page-locked host memory for each CUDA device, bytes, allocated at the start. Tensors that do not fit are
+    transferred at about half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that is
+    less."""
     directml_debug: bool = False
-    """Turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors. Needs Windows'
-    Graphics Tools, and DirectML.Debug.dll beside DirectML.dll."""
+    """Turn on the debug layers of Direct3D 12 and DirectML; errors then contain their messages. Needs Windows' Graphics
+    Tools, and DirectML.Debug.dll beside DirectML.dll."""
     directml_seconds: float = Field(default=600, gt=0, le=86_400)
-    """Seconds that a DirectML device may work at one operator. Then it counts as hung: a request fails with
-    `device-lost`, and the process ends. Direct3D's own limit of two seconds is off."""
+    """Longest time that a DirectML device may compute one operator, seconds. Then the device is treated as hung: the
+    request fails with `device-lost`, and the process ends. Direct3D's own limit of two seconds is off."""
     auto_minimum_work: int | None = Field(default=None, ge=0)
     """Elements that an operator must read for auto to prefer a GPU to a processor. Default: measured for each device at
     the start; GET /v1/devices shows it."""
     idle_seconds: float = Field(default=30, gt=0)
     """Idle time after which a device's cached memory is freed, seconds."""
     max_body_bytes: int = Field(default=_GIB, ge=1)
-    """Largest request body, bytes. Refused by Content-Length, before any of it is read."""
+    """Largest request body, bytes. Larger ones are refused by Content-Length, before any byte is read."""
     max_head_bytes: int = Field(default=_MIB, ge=64)
     """Largest head of a frame or npy body, bytes. The heads that tensorpost writes have a few hundred bytes."""
     max_http_head_bytes: int = Field(default=64 * 1024, ge=1024)
-    """Largest head of an HTTP request, bytes; then 431. Descriptors may stand in the query, which proxies cut at 8 to
-    64 KiB; the same bound as h11's."""
+    """Largest head of an HTTP request, bytes; then 431. Descriptors may be in the query, which proxies limit to 8 to 64
+    KiB; the same limit as h11's."""
     max_drain_bytes: int = Field(default=64 * _MIB, ge=1)
     """Largest rest of a refused body that the server reads and discards, bytes, so that the client receives the error;
     a larger one closes the connection."""
     max_json_bytes: int = Field(default=_MIB, ge=64)
-    """Largest JSON body, bytes. JSON numbers cost 10 to 30 times a copy; large tensors travel as bytes."""
+    """Largest JSON body, bytes. JSON numbers take 10 to 30 times as long as a copy; send large tensors as bytes."""
     max_json_elements: int = Field(default=65_536, ge=1)
-    """Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes."""
+    """Largest output, in elements, that is written as JSON numbers; request larger ones as bytes."""
     max_image_pixels: int = Field(default=1 << 27, ge=1)
-    """Most pixels of a picture that is read or written. A file of a few KiB can announce any number, and each may take
-    48 bytes of memory meanwhile."""
+    """Most pixels of a picture that is read or written. A file of a few KiB can announce any number of pixels, and each
+    may take 48 bytes of memory while it is decoded."""
     picture_processes: int = Field(default=2, ge=1, le=64)
     """Processes that read and write pictures by Pillow, one picture each at a time. They start with the first pictures,
-    and take some 40 MiB each beside memory_bytes; one more is started for small pictures when all of them are at large
-    ones. What ends such a process ends nothing else."""
+    and take some 40 MiB each in addition to memory_bytes; one more is started for small pictures when all of them
+    process large ones. If such a process crashes, nothing else ends."""
     picture_seconds: float = Field(default=120, gt=0)
-    """Longest time that a process may read or write one picture, seconds; then it is ended, and the caller refused."""
+    """Longest time that a process may read or write one picture, seconds; then the process is ended and the request
+    refused."""
     max_output_bytes: int = Field(default=16 * _GIB, ge=1)
-    """Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. 16 GiB is the largest
-    FLOAT32 tensor that DirectML allows."""
+    """Largest output, bytes. Outputs are streamed, so this limits time and network traffic, not memory. 16 GiB is the
+    largest FLOAT32 tensor that DirectML allows."""
     max_graph_nodes: int = Field(default=256, ge=1, le=100_000)
     """Most nodes that a graph may have. Reading and planning take up to 0.7 ms of a core for each."""
     max_graph_constant_bytes: int = Field(default=16 * _MIB, ge=0)
-    """Most bytes of a graph's constants together. They travel with each request, as text that max_json_bytes,
-    max_head_bytes and max_http_head_bytes bound too, and are held while it is computed."""
+    """Most bytes of all constants of a graph. Each request contains them, as text that max_json_bytes, max_head_bytes
+    and max_http_head_bytes also limit, and they are held in memory while it is computed."""
     max_stored_graphs: int = Field(default=256, ge=0)
     """Most stored graphs of one caller (PUT /v1/graphs/{name}); 0 allows none."""
     max_stored_graph_bytes: int = Field(default=_GIB, ge=0)
@@ -241,36 +242,36 @@ class Settings(BaseSettings):
     """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
     file. Read at the start, and again at SIGHUP."""
     max_work: int = Field(default=10**12, ge=1)
-    """Most elements that one request may have read and added up. A small tensor can ask for much: an antialiased or
-    gradient axis reads up to its whole input for each output."""
+    """Most elements that one request may read and add. A small tensor can require much work: an antialiased or gradient
+    axis reads up to its whole input for each output."""
     max_seconds: float = Field(default=600, gt=0)
-    """Longest time that one request may compute, seconds, as estimated before it begins and as measured while it runs,
-    its pauses not counted. POST /v1/validate tells the estimate."""
+    """Longest computing time of one request, seconds, as estimated before it begins and as measured while it runs,
+    without pauses. POST /v1/validate returns the estimate."""
     onnx_processes: int = Field(default=2, ge=1, le=64)
-    """Processes that compute ONNX operators by ONNX Runtime, one call each at a time; each may use the threads of
-    numpy_threads, divided by their number, and takes some 60 MiB beside memory_bytes. One more is started for short
-    calls when all of them are at long ones, and one checks nodes with the package onnx."""
+    """Processes that compute ONNX operators with ONNX Runtime, each one call at a time. The threads of numpy_threads
+    are divided among them, and each takes some 60 MiB in addition to memory_bytes. One more is started for short calls
+    when all of them compute long ones, and one checks nodes with the package onnx."""
     onnx_ahead: bool = True
     """Whether these processes are started with the server, where the extra onnx is installed; else with the first
     calls, which then wait for about a second."""
     memory_bytes: int = Field(default_factory=lambda: machine.memory() // 2, ge=1)
     """Bytes that all requests in flight may hold together. Default: half of the memory available to the process."""
     pool_bytes: int = Field(default_factory=lambda: min(machine.memory() // 8, _GIB), ge=0)
-    """Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; given back
-    after half a minute. Default: an eighth of the memory available to the process, at most 1 GiB; 0 keeps none."""
+    """Bytes of memory, in addition to memory_bytes, that are kept for the next large tensors and freed after half a
+    minute. Default: an eighth of the memory available to the process, at most 1 GiB; 0 keeps none."""
     max_requests: int = Field(default=256, ge=1)
     """Requests that may be in flight; one more is refused with 429 and Retry-After."""
     caller_share: float = Field(default=0.75, gt=0, le=1)
     """Largest share of the free requests and memory (max_requests, memory_bytes) that one caller with several requests
-    may use, an API key's name or an address; beyond it, 429. So there is always room for another caller. Behind a
+    may use, an API key's name or an address; beyond it, 429. This always leaves room for another caller. Behind a
     proxy, all callers without keys have one address, unless trusted_proxies names it."""
     slow_upload_seconds: float = Field(default=10, gt=0)
-    """When there is no room for a request, the slowest body that has been arriving for so long, and would take as long
-    again, is ended with 408 to make room, seconds."""
+    """When there is no room for a request, the server ends the slowest body with 408, if that body has been arriving
+    for this time, seconds, and would need the same time again."""
     max_connections: int = Field(default_factory=machine.connections, ge=1)
     """Connections that may be open. At the limit, a new connection replaces the oldest idle one. If none is idle, it
-    may use only the health endpoints; other requests get 429. Default: the limit of open files, less an eighth and
-    at least 32."""
+    may use only the health endpoints; other requests get 429. Default: the limit of open files, less an eighth and at
+    least 32."""
     max_connections_per_address: int | None = Field(default=None, ge=1)
     """The same for the connections of one caller's address. Default: half of max_connections. Proxies that
     trusted_proxies names have no such limit."""
@@ -286,33 +287,35 @@ class Settings(BaseSettings):
     """TCP port for the Open Inference Protocol over gRPC, at the same host and with the same certificates; 0 picks a
     free one. Default: no gRPC. Needs the extra grpc."""
     grpc_idle_seconds: float = Field(default=300, gt=0)
-    """Longest time that a call of gRPC may wait for a message, seconds: a stream for its next one. Then it ends with
-    DEADLINE_EXCEEDED. Where too many calls are open, those that wait end earlier."""
+    """Longest time that a call of gRPC, or a stream, may wait for its next message, seconds. Then it ends with
+    DEADLINE_EXCEEDED. If too many calls are open, waiting ones end earlier."""
     shared_memory: bool = False
-    """Whether callers on the same host may have tensors read from and written to shared memory that they name
-    (/v2/systemsharedmemory; Linux). Objects of the server's own user only; not for callers behind a proxy."""
+    """Whether the server reads and writes tensors in shared memory that callers on the same host name
+    (/v2/systemsharedmemory; Linux). Only objects of the server's own user; not for callers behind a proxy."""
     shared_memory_prefix: str = ""
     """What the names of shared memory objects must begin with to be registered."""
     cuda_shared_memory: bool = False
-    """Whether callers on the same host may have tensors read from and written to memory of the CUDA devices in use that
-    they share by its handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy."""
+    """Whether the server reads and writes tensors in memory of its CUDA devices that callers on the same host share by
+    a handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy."""
     slice_bytes: int = Field(default=2 * _MIB, ge=4096)
-    """Output made and sent at a time, bytes. Below 2 MiB, thread synchronization costs more than the slice."""
+    """Size of the slices in which outputs are computed and sent, bytes. Below 2 MiB, thread synchronization takes
+    longer than the slice."""
     slices_ahead: int = Field(default=3, ge=0, le=64)
     """Slices of a request that may be computed before they can be sent."""
     head_timeout_seconds: float = Field(default=30, gt=0)
-    """Longest time for the head of an HTTP request, for a new connection to send one, and for a handshake of TLS,
-    seconds; then 408, or no answer to a handshake. A head is one packet; half a minute is for the slowest line."""
+    """Longest time for the head of an HTTP request, for a new connection to send one, and for a TLS handshake, seconds;
+    then the answer is 408, or the handshake is closed. A head is one packet; the default allows for the slowest
+    networks."""
     min_bytes_per_second: int = Field(default=16 * 1024, ge=0)
-    """Lowest rate of a body or an answer, bytes per second, taken over twice the receive or send timeout; then the
-    connection is closed, so that no caller holds memory for hours with a byte now and then. 16 KiB/s is a quarter of a
-    slow mobile line; 0 asks only that something moves."""
+    """Lowest rate of a body or an answer, bytes per second, measured over twice the receive or send timeout. A slower
+    connection is closed, so that a caller cannot hold memory for hours. 16 KiB/s is a quarter of a slow mobile
+    connection; 0 requires only that some bytes arrive."""
     stuck_seconds: float = Field(default=900, gt=0)
-    """How long a thread of a device may be in one call, most often a slice, before /v2/health/live answers 503, so that
-    the process is started again, seconds. Must exceed the computing time of the largest slice."""
+    """Longest time that a thread of a device may spend in one call, usually a slice, seconds. After it /v2/health/live
+    answers 503, so that the process is restarted. Must exceed the computing time of the largest slice."""
     inline_bytes: int = Field(default=1 << 20, ge=0)
-    """Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of its own costs
-    some 50 microseconds, in which about 1 MiB is copied twice."""
+    """Input or output, bytes, up to which a request is computed on the event loop's thread. Another thread costs some
+    50 microseconds, in which about 1 MiB is copied twice."""
     inline_work: int = Field(default=1 << 17, ge=0)
     """Elements that a request computed there may read and combine."""
     receive_timeout_seconds: float = Field(default=60, gt=0)
@@ -320,13 +323,14 @@ class Settings(BaseSettings):
     send_timeout_seconds: float = Field(default=60, gt=0)
     """Longest wait for a caller to take a part of the answer, seconds; then the connection is closed."""
     retry_after_seconds: int = Field(default=1, ge=0)
-    """What a caller refused with 429 or 503 is told to wait, seconds. If many callers are refused, their retry times
-    are spread over up to 30 seconds, about 100 in each second."""
+    """Value of Retry-After with 429 and 503, seconds. If many callers are refused, their retry times are spread over up
+    to 30 seconds, about 100 in each second."""
     keep_alive_seconds: int = Field(default=75, ge=1)
     """How long an idle connection stays open, seconds. Above the usual proxies' 60."""
     shutdown_seconds: int = Field(default=30, ge=1)
-    """How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes waits before it
-    kills. Up to half of it, while there are such requests, the port stays open and /v2/health/ready answers 503."""
+    """How long requests in flight may continue after the signal to stop, seconds. Kubernetes waits for the same time by
+    default. While there are such requests, the port stays open for up to half of this time and /v2/health/ready answers
+    503."""
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -107,7 +107,7 @@ class AsyncClient(NumpyCalls):
 
     @property
     def transport(self) -> str:
-        """How calls travel: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
+        """How calls are sent: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
 
         See `Client.transport`.
         """
@@ -185,7 +185,7 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Run an ONNX operator, as the opset's version of it says.
+        """Run an ONNX operator in the version of the opset.
 
         See `Client.onnx`.
         """
@@ -300,7 +300,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Run an ONNX model: it is read here, and sent as a graph; see docs/models.md.
+        """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         See `Client.run_model`.
         """
@@ -370,7 +370,7 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> AsyncGenerator[Any, None]:
-        """Run a graph and take its outputs as `TensorBlock`s, one output after the other, in constant memory.
+        """Run a graph and yield its outputs as `TensorBlock`s, one output after the other, in constant memory.
 
         See `Client.stream_graph`.
         """
@@ -412,7 +412,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         progress: Callable[[MapProgress], None] | None = None,
     ) -> NDArray[Any]:
-        """Photographs as the batch that a model reads, each in one request; files travel as they are.
+        """Make the batch that a model reads from photographs, each in one request; files are sent unchanged.
 
         See `Client.preprocess`.
         """
@@ -427,14 +427,14 @@ class AsyncClient(NumpyCalls):
     async def validate(
         self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
-        """Ask the server whether it would accept a descriptor, or a document that may be none.
+        """Ask the server whether it would accept a descriptor, or a document that may be invalid.
 
         See `Client.validate`.
         """
         return await api.validate(self._transport, desc, feature_level)
 
     async def operators(self) -> Mapping[str, Any]:
-        """What the server computes: every operator with its attributes and support by feature level."""
+        """The server's operators, each with its attributes and support by feature level."""
         return await api.document(self._transport, "/v1/operators")
 
     async def operator(self, name: str) -> Mapping[str, Any]:
@@ -449,16 +449,16 @@ class AsyncClient(NumpyCalls):
         return await api.document(self._transport, "/v1/devices")
 
     async def limits(self) -> Mapping[str, Any]:
-        """How large requests may be, and what is in use: the document of `GET /v1/limits`.
+        """The limits of requests and what is in use: the document of `GET /v1/limits`.
 
         See `Client.limits`.
         """
         return await api.document(self._transport, "/v1/limits")
 
     async def live(self) -> bool:
-        """Whether a server runs there. No connection and no answer in time are False, without retries."""
+        """Whether a server runs there; False, without retries, if it cannot be reached or does not answer in time."""
         return await api.health(self._transport, "/v2/health/live")
 
     async def ready(self) -> bool:
-        """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
+        """Whether the server takes requests now, without retries. False while it starts, drains or is unreachable."""
         return await api.health(self._transport, "/v2/health/ready")

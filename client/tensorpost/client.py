@@ -62,33 +62,33 @@ class Client(NumpyCalls):
 
     Args:
         base_url: where the server is; a path in it is kept as a prefix. Default: the variable TENSORPOST_URL, else
-            http://127.0.0.1:8000. Of several URLs each call goes to the server
-            with the fewest outstanding bytes of this client, and to another one if that cannot answer. A URL that
-            begins with `dns+http` stands for every address of its name, looked up again every 30 seconds.
-        timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
-            ever. A long answer that keeps coming does not time out. A `Timeout` has a wait for each phase; with a
-            number, or None, connecting has at most 5 seconds.
-        limits: how many connections there may be, and how many are kept for the next call.
+            http://127.0.0.1:8000. With several URLs, each call goes to the server with the fewest outstanding bytes
+            of this client, and to another one if that server cannot answer. A URL that begins with `dns+http` means
+            every address of its host name, which is resolved again every 30 seconds.
+        timeout: the longest time in seconds without progress while a request is sent or an answer is awaited or
+            received; None means no limit. A long answer that keeps arriving does not time out. A `Timeout` has a
+            limit for each phase; with a number, or None, connecting takes at most 5 seconds.
+        limits: the largest number of connections, and how many are kept for the next call.
         retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
             Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
-            most 30 seconds per call. An answer of one output of 16 MiB or more whose connection breaks goes on over
-            another one, unless this is 0: its missing rows are asked for during 30 seconds.
-        api_key: the key for servers that want one, or a `Path` of a file with it, which nobody but its owner may read
-            (mode 0600). It goes to this server only, as `Authorization: Bearer`. Default: the variable
-            TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these belong
-            to the server there and go to no other. An empty text for no key at all.
+            most 30 seconds per call. If the connection breaks during an answer of one output of 16 MiB or more, the
+            client requests the missing rows over another one for up to 30 seconds, unless this is 0.
+        api_key: the key for servers that require one, or a `Path` of a file with it, which only its owner may read
+            (mode 0600). It is sent to this server only, as `Authorization: Bearer`. Default: the variable
+            TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these apply
+            to that server only. An empty text sends no key.
         headers: sent with every request, for instance `{"X-Request-ID": "..."}`.
-        tls: how https is verified: an `ssl.SSLContext`, True for the usual certificates, False for no verification at
-            all.
+        tls: how certificates are verified for https: an `ssl.SSLContext`, True for the usual certificate authorities,
+            False for no verification.
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
-        http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
-            mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
-        shared_memory: let tensors of 64 KiB and more travel in shared memory instead of through the socket, to a server
+        http_client: your own httpx client, which sends every call with its auth, hooks, proxies and mocks. `close`
+            leaves it open. Its settings replace `limits`, `tls` and `uds`; `timeout` still applies.
+        shared_memory: transfer tensors of 64 KiB and more in shared memory instead of through the socket, to a server
             on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, graphs, calls with `progress`
-            and types that the Open Inference Protocol has no name for go through the socket all the same.
+            and types without a name in the Open Inference Protocol still use the socket.
 
-    `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
-    httpx's work, everything else goes over sockets of our own: `transport` says which.
+    `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for loopback addresses. Calls through
+    a proxy use httpx, all others use the SDK's own sockets; `transport` says which.
 
     Examples:
         >>> with Client("http://127.0.0.1:8000") as tp:                         # doctest: +SKIP  (needs a server)
@@ -125,10 +125,10 @@ class Client(NumpyCalls):
 
     @property
     def transport(self) -> str:
-        """How calls travel: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
+        """How calls are sent: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
 
-        With `http_client` it is `httpx, the caller's own`. Our own sockets receive straight into the result, httpx
-        copies.
+        With `http_client` it is `httpx, the caller's own`. The SDK's own sockets receive directly into the result;
+        httpx copies.
         """
         return str(self._transport.sender)
 
@@ -159,15 +159,15 @@ class Client(NumpyCalls):
     ) -> NDArray[Scalar]:
         """Lay copies of an array side by side, as `numpy.tile` does.
 
-        What is sent is DML_OPERATOR_TILE, or ONNX Tile for what that does not take: bool, bfloat16, complex64, and more
-        than 8 dimensions.
+        The client sends DML_OPERATOR_TILE, or ONNX Tile for arrays that it does not take: bool, bfloat16, complex64,
+        and more than 8 dimensions.
 
         Args:
             x: array of at least one element, or what NumPy can make one of: numbers, lists, a picture of Pillow, a
                 tensor of PyTorch, anything with `__array__`, `__dlpack__` or the buffer protocol. An array that is not
                 C-contiguous or is big-endian is copied first.
-            repeats: copies, at least 1: one number for each dimension; fewer are of the last ones, as is a single
-                number, and with more, x gets dimensions of 1 in front.
+            repeats: copies, at least 1: one number for each dimension. Fewer numbers, or a single one, apply to the
+                last dimensions; with more numbers, x gets dimensions of 1 in front.
             out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
                 of the result's shape. After an error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
@@ -205,23 +205,24 @@ class Client(NumpyCalls):
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
-        What is sent is DML_OPERATOR_RESAMPLE2; ONNX Resize with `antialias=True`; RESAMPLE3 with
+        The client sends DML_OPERATOR_RESAMPLE2, ONNX Resize with `antialias=True`, or RESAMPLE3 with
         `antialias="directml"`. `tensorpost.resampling.resampling` shows the exact operation without sending anything.
         `tensorpost.compat` has the parameters that reproduce torch, OpenCV, Pillow, SciPy and WebNN.
 
         Args:
             x: array of float32, float16, int8 or uint8, or what NumPy can make one of, as in `tile`. More than 4
-                dimensions are fine where neighbours that are not resized can be merged to 4.
+                dimensions are allowed if adjacent dimensions that are not resized can be merged, so that 4 remain.
             sizes: elements of the result along each of `axes`.
             scales: factors along each of `axes`; the result has floor(size * scale) elements. Exactly one of `sizes`
                 and `scales` is given.
-            axes: which axes they speak of, negative ones counted from the end; None means every axis, in order. A
-                single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
+            axes: the axes that `sizes` or `scales` refer to, negative ones counted from the end; None means every
+                axis, in order. A single number for `sizes` or `scales` applies to each of `axes`, which must then be
+                given.
             mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
             antialias: filter while shrinking; linear only. True is the filter of Pillow (`BILINEAR`) and PyTorch
                 (`antialias=True`); it takes more types and any number of dimensions, and rounds integers.
-                `"directml"` shrinks axes to less than half in steps of halves, as RESAMPLE3 does. Photographs of uint8
-                differ from Pillow's by at most 1 of 255 with True and by up to 67 with `"directml"`.
+                `"directml"` shrinks an axis to less than half by repeated halving, as RESAMPLE3 does. Photographs of
+                uint8 differ from Pillow's by at most 1 of 255 with True and by up to 67 with `"directml"`.
             out: array of the result's shape to receive into; see `run`.
             backend: see `run`.
             device: see `run`.
@@ -253,16 +254,16 @@ class Client(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Run an ONNX operator, as the opset's version of it says.
+        """Run an ONNX operator in the version of the opset.
 
         Args:
             op_type: the operator's name in ONNX.
-            inputs: its inputs by position, None for one that is left out, or by their names in ONNX:
+            inputs: its inputs by position, with None for an input that is left out, or by their names in ONNX:
                 `tp.onnx("Tile", x, repeats)`, `tp.onnx("Resize", x, scales=[2, 2], mode="linear")`,
-                `tp.onnx("Concat", a, b, axis=0)`. Tensors that are worked on are arrays; those that decide the
-                output's shape may be sequences of numbers.
+                `tp.onnx("Concat", a, b, axis=0)`. Data inputs are arrays; inputs that decide the output's shape may
+                be sequences of numbers.
             opset: opset of the default domain; default the newest known.
-            outputs: how many outputs the node has; default those that it must have.
+            outputs: how many outputs the node has; default: the required ones.
             out: see `run`.
             backend: see `run`.
             device: see `run`.
@@ -294,12 +295,12 @@ class Client(NumpyCalls):
 
         Args:
             desc: the descriptor, or an `OnnxNode`.
-            inputs: the input tensor; for operators with several a sequence in the order of `desc.inputs`, or a mapping
-                from their names; left out for operators without. Optional tensors that `desc` leaves out have no place.
+            inputs: the input tensor; for operators with several, a sequence in the order of `desc.inputs`, or a mapping
+                by name; left out for operators without inputs. Optional tensors that `desc` leaves out are not counted.
                 For a packed tensor: an array of its dtype and sizes (copied first if it is not C-contiguous or is
                 big-endian), or its bytes. For a tensor with strides or padding: its buffer, as bytes or as a
-                one-dimensional contiguous array, of at least TotalTensorSizeInBytes; it is sent as it is. Of NumPy's
-                other kinds of arrays (np.matrix, np.memmap) the elements are taken, here and for `out`; masked ones are
+                one-dimensional contiguous array, of at least TotalTensorSizeInBytes; it is sent unchanged. Subclasses
+                of NumPy's array (np.matrix, np.memmap) are used as plain arrays, here and for `out`; masked arrays are
                 refused.
             out: receive into this array instead of a new one; for several outputs into a sequence of arrays (None for a
                 new one) or a mapping from some of their names. For a packed output an array of its dtype and sizes,
@@ -311,7 +312,7 @@ class Client(NumpyCalls):
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
         Returns:
-            The output, an array of its sizes; of several outputs a tuple in the order of `desc.outputs`. With strides
+            The output, an array of its sizes; for several outputs, a tuple in the order of `desc.outputs`. With strides
             or padding an array is a view of its buffer; pass `out` to have the buffer itself.
 
         Raises:
@@ -390,26 +391,27 @@ class Client(NumpyCalls):
     ) -> None:
         """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
 
-        The array (version 3, not compressed) is in `path` with `.part` behind it until it is complete. The same call by
-        another process goes on where this one stopped: only what is missing is asked for. Neither zarr nor Ray is
-        needed.
+        The array (version 3, not compressed) is in `path` with the suffix `.part` until it is complete. The same call
+        in another process continues where this one stopped, and transfers only what is missing. Neither zarr nor Ray
+        is needed.
 
         Args:
             desc: see `run`; it has one packed output.
             inputs: see `run`.
-            path: a folder that is not there yet, as in `y.zarr`.
+            path: a folder that does not exist yet, as in `y.zarr`.
             shape: sizes of the array, if they are not those of the output.
-            chunk_bytes: the most bytes of a chunk, of which each is a file. Default 16 MiB.
+            chunk_bytes: the largest size of a chunk in bytes; each chunk is a file. Default 16 MiB.
             backend: see `run`.
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
 
         Raises:
-            InvalidParameter: an argument is wrong, Zarr has no such arrays, or the part is of no call.
-            CallChanged: the part is of another call, or of other inputs; it is left as it is.
+            InvalidParameter: an argument is wrong, Zarr cannot hold such arrays, or the `.part` folder is not
+                that of such a call.
+            CallChanged: the `.part` folder belongs to another call or to other inputs; it is not changed.
             OSError: the path exists, or its folder does not.
-            TensorpostError: what the server refused, or `ConnectionProblem`s; what has arrived is kept.
+            TensorpostError: an error of the server, or a `ConnectionProblem`; the chunks that have arrived are kept.
         """
         options = RequestOptions(backend, device, feature_level, progress)
         run_blocking(api.write_zarr(self._transport, desc, inputs, path, shape, chunk_bytes, options))
@@ -432,8 +434,8 @@ class Client(NumpyCalls):
         Args:
             graph: the graph as a dict, or the path of a JSON file with one; see docs/graphs.md.
             inputs: arrays by the names of the graph's inputs. A picture, as a path or as the bytes of its file, is a
-                tensor of 1, height, width and channels; if it is the only input, it travels as it is. The path of an
-                npy file is its array.
+                tensor of 1, height, width and channels; if it is the only input, its file is sent unchanged. The path
+                of an npy file means the array in it.
             out: arrays to receive outputs into, by the names of the outputs; see `run`.
             backend: see `run`.
             device: see `run`.
@@ -474,14 +476,14 @@ class Client(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Run an ONNX model: it is read here, and sent as a graph; see docs/models.md.
+        """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         Args:
             model: the path or the bytes of an ONNX file, or an `onnx.ModelProto`. It is refused if it needs external
                 data, a custom domain, a subgraph (If, Loop, Scan) or strings.
-            inputs: what the model's inputs are, by their names, as in `run_graph`; that of a model with one input may
-                be given by itself. Names of sizes are bound by these tensors.
-            outputs: names of the outputs that are wanted; default all.
+            inputs: the model's inputs by name, as in `run_graph`; for a model with one input, the input itself may be
+                given. These tensors set the sizes that the model names.
+            outputs: names of the outputs to return; default: all.
             out: see `run_graph`.
             backend: see `run`; `onnxruntime` has ONNX Runtime compute the whole model, in a process of the server.
             device: see `run`.
@@ -615,7 +617,7 @@ class Client(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> Generator[Any, None, None]:
-        """Run a graph and take its outputs as `TensorBlock`s, one output after the other, in constant memory.
+        """Run a graph and yield its outputs as `TensorBlock`s, one output after the other, in constant memory.
 
         Args:
             graph: see `run_graph`.
@@ -647,15 +649,15 @@ class Client(NumpyCalls):
     ) -> Generator[Any, None, None]:
         """Run a graph on each of many inputs, several at a time, and yield the outputs in the order of the inputs.
 
-        A server that restarts meanwhile costs time and nothing else: every call is repeated until it can be answered.
+        If the server restarts meanwhile, no result is lost: every call is repeated until it is answered.
 
         Args:
             graph: see `run_graph`.
-            inputs: what `run_graph` takes as inputs, one after the other; for a graph with one input arrays, pictures
-                or paths without its name. They are taken as they are needed.
-            in_flight: calls at a time, each over a connection of its own. So many results are kept at most.
-            retry_seconds: how long the call for one input is repeated while the server cannot be reached, refuses it as
-                too busy (429) or not ready (503), or breaks its answer off.
+            inputs: the inputs of `run_graph` for each call; for a graph with one input, arrays, pictures or paths
+                without its name. The iterable is read as inputs are needed.
+            in_flight: calls at a time, each over its own connection. At most this number of results is kept.
+            retry_seconds: how long the call for one input is repeated while the server cannot be reached, refuses it
+                as too busy (429) or not ready (503), or breaks off its answer.
             backend: see `run`.
             device: see `run`.
             feature_level: see `run`.
@@ -696,11 +698,11 @@ class Client(NumpyCalls):
         device: int | None = None,
         progress: Callable[[MapProgress], None] | None = None,
     ) -> NDArray[Any]:
-        """Photographs as the batch that a model reads, each in one request; files travel as they are.
+        """Make the batch that a model reads from photographs, each in one request; files are sent unchanged.
 
-        Each is decoded, upright; resized with a filter that widens where it shrinks (that of Pillow's `BILINEAR` and of
-        torch with `antialias`, in float32); cut; divided by 255, or by 65535 if it has 16 bits; less `mean`, divided by
-        `std`. Grey is repeated for three channels, and transparency is left out.
+        Each photograph is decoded, turned upright, resized with the filter of Pillow's `BILINEAR` and of torch's
+        `antialias` in float32, cropped, and divided by 255, or by 65535 if it has 16 bits. Then `mean` is subtracted
+        and the result is divided by `std`. Grey is repeated for three channels, and transparency is dropped.
 
         Args:
             files: paths, the bytes of files, Pillow's pictures, or arrays of rows, columns and channels of uint8.
@@ -717,7 +719,7 @@ class Client(NumpyCalls):
             progress: see `map`.
 
         Returns:
-            An array of as many photographs, channels, rows and columns.
+            An array of photographs, channels, rows and columns.
 
         Examples:
             >>> with Client("http://127.0.0.1:8000") as tp:                     # doctest: +SKIP  (needs a server)
@@ -741,30 +743,30 @@ class Client(NumpyCalls):
     def validate(
         self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
-        """Ask the server whether it would accept a descriptor, or a document that may be none.
+        """Ask the server whether it would accept a descriptor, or a document that may be invalid.
 
         `desc.validate_for(feature_level)` answers the same question offline.
 
         Args:
-            desc: a descriptor, an `OnnxNode`, or either as it would be in JSON; or a graph, with numbers for all sizes
+            desc: a descriptor, an `OnnxNode`, or the JSON document of either; or a graph, with numbers for all sizes
                 of its inputs.
             feature_level: DirectML feature level to check against; default the server's.
 
         Raises:
-            UnsupportedAtLevel: legal, but not at this level; every violation is listed.
-            InvalidDescriptor: never legal; every violation is listed.
+            UnsupportedAtLevel: valid, but not at this level; every violation is listed.
+            InvalidDescriptor: not valid at any level; every violation is listed.
         """
         return run_blocking(api.validate(self._transport, desc, feature_level))
 
     def operators(self) -> Mapping[str, Any]:
-        """What the server computes: every operator with its attributes and support by feature level."""
+        """The server's operators, each with its attributes and support by feature level."""
         return run_blocking(api.document(self._transport, "/v1/operators"))
 
     def operator(self, name: str) -> Mapping[str, Any]:
         """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
 
         Raises:
-            UnknownOperator: no operator has this name; the message names the one that looks most like it.
+            UnknownOperator: no operator has this name; the message names the most similar one.
         """
         return run_blocking(api.document(self._transport, "/v1/operators", name))
 
@@ -773,7 +775,7 @@ class Client(NumpyCalls):
         return run_blocking(api.document(self._transport, "/v1/devices"))
 
     def limits(self) -> Mapping[str, Any]:
-        """How large requests may be, and what is in use: the document of `GET /v1/limits`.
+        """The limits of requests and what is in use: the document of `GET /v1/limits`.
 
         Returns:
             JSON: `limits`, a list of objects with `name`, `value`, `setting` (a variable) and `description`; `in_use`,
@@ -782,9 +784,9 @@ class Client(NumpyCalls):
         return run_blocking(api.document(self._transport, "/v1/limits"))
 
     def live(self) -> bool:
-        """Whether a server runs there. No connection and no answer in time are False, without retries."""
+        """Whether a server runs there; False, without retries, if it cannot be reached or does not answer in time."""
         return run_blocking(api.health(self._transport, "/v2/health/live"))
 
     def ready(self) -> bool:
-        """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
+        """Whether the server takes requests now, without retries. False while it starts, drains or is unreachable."""
         return run_blocking(api.health(self._transport, "/v2/health/ready"))

@@ -1,6 +1,7 @@
-"""Pictures of the page at `/`, on a desktop and a phone, light and dark: `python -m tests.browser.screenshots FOLDER`.
+"""Pictures of the pages, on a desktop and a phone, light and dark: `python -m tests.browser.screenshots FOLDER`.
 
-Without a folder, the two that the documents show are made anew in docs/images.
+The pages are the one at `/`, `/docs`, and those of operators. Without a folder, the two that the documents show are
+made anew in docs/images.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from tests.support.http_app import serving
 IMAGES = Path(__file__).parents[2] / "docs/images"
 SIZES = {"desktop": {"width": 1280, "height": 820}, "phone": {"width": 390, "height": 844}}
 SHOWN = {("desktop", "light"): "playground.png", ("phone", "dark"): "playground-phone.png"}
+PAGES = {
+    "playground": ("", "#result[data-round]"),
+    "docs": ("/docs", "h1"),
+    "operator": ("/docs/operators/resample2", "h1"),
+    "onnx-operator": ("/docs/onnx/Resize", "h1"),
+}
+"""The path of each page, and what is there when it is complete."""
 COLOURS = 200  # of a picture in the documents
 
 
@@ -31,13 +39,16 @@ def main(folder: Path | None) -> None:
                     continue
                 context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")  # pyright: ignore[reportArgumentType] # two of Playwright's literals
                 page = context.new_page()
-                page.goto(server.url)
-                page.wait_for_selector("#result[data-round]")
-                if folder is None:
-                    shown(page, device)
-                    save(page.screenshot(), IMAGES / SHOWN[device, scheme])
-                else:
-                    page.screenshot(path=folder / f"{device}-{scheme}.png", full_page=True)
+                for name, (path, complete) in PAGES.items():
+                    if folder is None and name != "playground":
+                        continue
+                    page.goto(server.url + path)
+                    page.wait_for_selector(complete)
+                    if folder is None:
+                        shown(page, device)
+                        save(page.screenshot(), IMAGES / SHOWN[device, scheme])
+                    else:
+                        page.screenshot(path=folder / f"{name}-{device}-{scheme}.png", full_page=name != "docs")
                 context.close()
 
 

@@ -101,6 +101,50 @@ def test_help_loads_neither_numpy_nor_a_client(args: list[str]) -> None:
     assert "Usage: tensorpost" in done.stdout
 
 
+_OF_CALLS = {"rich", "httpx", "PIL", "ml_dtypes", "asyncio", "ssl", "tensorpost.onnx.lowering"}
+
+
+@pytest.mark.parametrize(
+    ("command", "deferred"),
+    [
+        ("operators", {"rich", "PIL", "tensorpost.client", "tensorpost.descriptors.base"}),
+        ("operators gather", {"rich", "PIL", "tensorpost.client", "tensorpost.onnx"}),
+        ("graph check graph.json", {"rich", "PIL", "tensorpost.client"}),
+        ("validate tile.json", {"rich", "PIL", "tensorpost.client"}),
+        ("devices --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("healthcheck --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("onnx Tile x.npy -s repeats=2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.descriptors.base"}),
+        ("run tile x.npy -s repeats=2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("tile x.npy --repeats 2 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("resample x.npy --scale 2 --axes 0 -o y.npy --url {url}", _OF_CALLS | {"tensorpost.graphs"}),
+        ("preprocess photo.png -o batch.npy --url {url}", _OF_CALLS - {"PIL"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(tmp_path: Path, url: str, command: str, deferred: set[str]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+    tmp_path.joinpath("photo.png").write_bytes(picture())
+    tmp_path.joinpath("tile.json").write_text(json.dumps(TILE))
+    graph = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [2]}},
+        "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}],
+        "outputs": {"y": "y"},
+    }
+    tmp_path.joinpath("graph.json").write_text(json.dumps(graph))
+    code = (
+        "import sys, atexit, json; from tensorpost.__main__ import main\n"
+        "atexit.register(lambda: print(json.dumps([*sys.modules]), file=sys.stderr))\n"
+        "main()"
+    )
+
+    done = subprocess.run(  # our own code
+        [sys.executable, "-c", code, *command.format(url=url).split()], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert not deferred & {*json.loads(done.stderr.splitlines()[-1])}
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -248,8 +292,8 @@ def test_an_array_that_is_no_picture_is_not_written_as_one(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "neither npy, npz nor"),
-        (b"neither one nor the other", "neither npy, npz nor"),
+        (b"", "neither npy, npz, safetensors nor"),
+        (b"neither one nor the other", "neither npy, npz, safetensors nor"),
         (npy(X)[:-1], "npy"),
         (npy(X)[:20], "npy"),
         (npy(np.array([{}], object)), "npy"),
@@ -532,7 +576,7 @@ def test_an_array_in_the_place_of_a_document_is_named(tmp_path: Path) -> None:
     found = run("validate", tmp_path / "x.npy")
 
     assert found.exit_code == 1
-    assert f"{tmp_path / 'x.npy'} is no document of an operator or ONNX node, which is JSON" in found.stderr
+    assert f"{tmp_path / 'x.npy'} is not the JSON document of an operator or ONNX node" in found.stderr
     assert "not UTF-8" in found.stderr
 
 
@@ -715,6 +759,18 @@ def test_without_the_server_its_commands_say_how_to_install_it(
 
     assert found.exit_code == 1
     assert f"{missing} is not installed: pip install '.[server]'" in found.stderr
+
+
+def test_a_safetensors_file_may_come_through_a_pipe(url: str, tmp_path: Path) -> None:
+    head = b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+    content = len(head).to_bytes(8, "little") + head + b"abc"
+
+    done = run("tile", "-", "--repeats", "2", "-o", tmp_path / "y.npy", input=content)
+    cut = run("tile", "-", "--repeats", "2", "-o", tmp_path / "z.npy", input=content[:-1])
+
+    assert done.exit_code == 0, done.stderr
+    assert np.load(tmp_path / "y.npy").tobytes() == b"abcabc"
+    assert (cut.exit_code, "announces 3 bytes of elements, and only 2 follow" in cut.stderr) == (1, True)
 
 
 def test_without_pillow_arrays_still_work_and_pictures_say_what_is_missing(

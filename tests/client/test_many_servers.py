@@ -235,7 +235,7 @@ def test_every_address_of_a_name_is_a_server(monkeypatch: pytest.MonkeyPatch) ->
     [
         ([], {}, "a URL, or several that differ"),
         (["http://a", "http://a"], {}, "a URL, or several that differ"),
-        (["http://a", "dns+http://b"], {}, "give it alone"),
+        (["http://a", "dns+http://b"], {}, "must be the only URL"),
         (["http://a", "http://b"], {"uds": "/x"}, "leads to one server"),
         (["http://a", "http://b"], {"shared_memory": True}, "is of one server on this host"),
         (["http://a", "ftp://b"], {}, "is not an http or https URL"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,12 +16,13 @@ import pytest
 from PIL import Image
 from tests.support.command_line import invoke
 from tests.support.http_app import JSON, NPY, AppClient, http_app, npy_bytes
+from tests.support.live_server import live_server
 
 from tensorpost import Client, parse_operator, resampling
 from tensorpost.descriptors import operator_class
 from tensorpost.onnx import OnnxNode
 from tensorpost.reference import operator_reference
-from tensorpost.values.problems import TensorpostError
+from tensorpost.values.problems import TensorpostError, Unauthenticated
 
 EXAMPLES: Mapping[str, Any] = {
     path: row["call"] for path, row in json.loads(operator_reference.EXAMPLES.read_text("utf-8")).items()
@@ -194,3 +197,22 @@ def test_the_command_line_speaks_no_python_and_no_http(tmp_path: Path):
             refuse_words(" ".join(done.stderr.split()), PYTHON_WORDS, HTTP_WORDS)
             refused += 1
     assert refused > 40
+
+
+def test_each_surface_says_how_to_send_a_key_there(tmp_path: Path):
+    keys = tmp_path / "keys"
+    assert invoke("keys", "add", "anna", "--keys-file", keys).returncode == 0
+    with live_server(TENSORPOST_KEYS_FILE=keys) as url:
+        command = invoke("devices", "--url", url).stderr
+        with pytest.raises(Unauthenticated) as refused, Client(url) as tp:
+            tp.tile(X, 2)
+        with pytest.raises(urllib.error.HTTPError) as answered, urllib.request.urlopen(f"{url}/v1/operators"):
+            pass
+        problem = json.loads(answered.value.read())
+
+    assert "--api-key-file FILE" in command
+    refuse_words(command, PYTHON_WORDS, HTTP_WORDS, "header|api_key=")
+    assert "pass api_key= to the client" in str(refused.value)
+    refuse_words(str(refused.value), HTTP_WORDS, COMMAND_WORDS, "header")
+    assert "send the header Authorization: Bearer KEY" in problem["detail"]
+    refuse_words(problem["detail"], PYTHON_WORDS, COMMAND_WORDS, "api_key")

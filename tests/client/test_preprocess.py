@@ -153,14 +153,20 @@ def test_on_the_command_line(server_url: str, tmp_path: Path) -> None:
     assert batch.shape == (2, 12, 12, 3)
     for made, each in zip(batch, pixels, strict=True):
         near(made, (expected(each, (12, 12)) - 0.5) / (0.5, 0.25, 0.2), 1e-4)
-    for more, words in ((["--mean", "x"], "no number"), (["--size", "0"], "0"), (["--crop", "40"], "shorter side")):
+    result = CliRunner().invoke(
+        command_line, [*command, "--mean", "0.5", "--std", "0.5,0.25,0.2", "-o", str(tmp_path / "batch.safetensors")]
+    )
+    assert result.exit_code == 0, result.output
+    assert tmp_path.joinpath("batch.safetensors").read_bytes().endswith(batch.tobytes())
+    for more, words in ((["--mean", "x"], "not a number"), (["--size", "0"], "0"), (["--crop", "40"], "shorter side")):
         refused = CliRunner().invoke(command_line, [*command, *more])
         assert refused.exit_code != 0
         assert words in refused.output
 
 
-def test_zarr_is_refused_on_the_command_line(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command_line, ["preprocess", "x.jpg", "-o", str(tmp_path / "batch.zarr")])
+@pytest.mark.parametrize("suffix", [".zarr", ".png"])
+def test_other_formats_are_refused_on_the_command_line(tmp_path: Path, suffix: str) -> None:
+    result = CliRunner().invoke(command_line, ["preprocess", "x.jpg", "-o", str(tmp_path / f"batch{suffix}")])
     assert result.exit_code == 1
     assert "end -o in .npy" in str(result.exception) + result.output
     assert not list(tmp_path.iterdir())

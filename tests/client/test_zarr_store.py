@@ -162,7 +162,7 @@ def test_places_that_are_taken(tp: Client, tmp_path: Path) -> None:
         tp.write_zarr(identity(x), x, tmp_path / "none" / "b.zarr")
     (tmp_path / "c.zarr.part").mkdir()
     (tmp_path / "c.zarr.part" / "mine.txt").write_text("mine")
-    with pytest.raises(InvalidParameter, match="is no part of an array that tensorpost began; remove it"):
+    with pytest.raises(InvalidParameter, match="is not an incomplete array that tensorpost began; remove it"):
         tp.write_zarr(identity(x), x, tmp_path / "c.zarr")
     assert (tmp_path / "c.zarr.part" / "mine.txt").read_text() == "mine"
 
@@ -238,4 +238,4 @@ def test_a_graph_writes_no_zarr(server: str, tmp_path: Path) -> None:
     words = ("graph", "run", str(tmp_path / "g.json"), f"x={tmp_path / 'x.npy'}", "-o", f"y={tmp_path / 'y.zarr'}")
     done = invoke(*words, "--url", server)
     assert done.returncode == 1
-    assert "npy or pictures" in done.stderr
+    assert "npy, safetensors or pictures" in done.stderr

@@ -31,7 +31,7 @@ from tensorpost.descriptors import (
     plain_operators,
 )
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
-from tensorpost.descriptors.families import find_operator, module_of_name, operator_types
+from tensorpost.descriptors.families import find_operator, module_of_name, operator_summaries, operator_types
 from tensorpost.descriptors.resample import Size2D
 from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost.values.datatypes import TensorDataType
@@ -361,6 +361,7 @@ def test_every_operator_is_found_where_the_families_have_it() -> None:
     for path, text in GENERATED.items():
         assert path.read_text("utf-8") == text(), "run: python -m tests.support.families"
     assert operator_types() == [cls.operator_type for cls in OPERATORS] == operator_names()
+    assert operator_summaries() == {cls.operator_type: cls.summary for cls in OPERATORS}
     for cls in OPERATORS:
         assert find_operator(cls.operator_type) is cls
         assert cls.__module__ == f"tensorpost.descriptors.{module_of_name()[cls.__name__]}"

@@ -349,7 +349,7 @@ HEADER_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "nothing": ("{}", "$.descr: is required"),
     "one more": (header()[:-3] + "'x': 'y'}", "$.x: is not an entry of an npy header"),
     "an unnamed one": (header()[:-3] + "'': 'y'}", "$['']: is not an entry of an npy header"),
-    "twice": (header()[:-3] + "'shape': (1,)}", "$.shape: stands twice"),
+    "twice": (header()[:-3] + "'shape': (1,)}", "$.shape: occurs twice"),
     "no comma": ("{'descr': '<f4' 'fortran_order': False, 'shape': ()}", NOT_READ),
     "two commas between": ("{'descr': '<f4',, 'fortran_order': False, 'shape': ()}", NOT_READ),
     "mixed quotes": ("""{'descr": '<f4', 'fortran_order': False, 'shape': ()}""", NOT_READ),

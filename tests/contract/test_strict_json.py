@@ -130,7 +130,7 @@ def test_positions_are_machine_readable():
 def test_duplicate_keys_are_refused_by_name(text: bytes):
     error = refused(text)
 
-    assert "'a' stands twice" in error.detail
+    assert "'a' occurs twice" in error.detail
     assert error.extra == {"key": "a"}
 
 

@@ -132,8 +132,8 @@ def test_a_new_file_is_its_owner_s_and_a_mode_stays(file: Path, anna: str) -> No
         (line("a", requests_per_minute=0), "line 1 .*: requests_per_minute: "),
         (line("a", extra=1), "line 1 .*: extra: "),
         ("[]\n", "line 1 .*: it: "),
-        (line("a") + "\n" + line("b"), "line 3 .*: the name anna stands there twice"),
-        (line("a") + line("a", name="bert"), "one hash under two names"),
+        (line("a") + "\n" + line("b"), "line 3 .*: the name anna occurs twice"),
+        (line("a") + line("a", name="bert"), "the same hash under two names"),
         (" " * 2_000_000, "more than 1,048,576 bytes"),
     ],
 )

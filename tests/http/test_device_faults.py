@@ -134,7 +134,7 @@ def test_a_lost_device_fails_readiness_refuses_the_rest_and_ends_the_process(at:
         assert (live.status, live.json()) == (503, {"live": False, "reason": reason})
         refused = post(server)
         detail = assert_problem(refused, 503, "not-ready")["detail"]
-        assert detail == f"this server ends, and another one should start: {reason}"
+        assert detail == f"this server is ending, and another one should start: {reason}"
         assert refused.headers["retry-after"] == "3"
         listed = server.ask(request_bytes("GET", "/v1/devices")).json()["devices"]
         assert reason in [device["reason"] for device in listed], "who looks is still told why"

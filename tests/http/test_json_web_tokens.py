@@ -284,7 +284,7 @@ def test_the_caller_is_the_subject_and_no_api_key_of_that_name(file: Path, tmp_p
         ("", "is not JSON"),
         ("[]", "is not a JWKS"),
         ('{"keys": {}}', "is not a JWKS"),
-        ('{"keys": []}', "no key that signatures"),
+        ('{"keys": []}', "no key that can verify"),
         ('{"keys": [1]}', "key 1 is not an object"),
         ({"kty": "oct", "k": "AAAA"}, "key 1 is secret"),
         (rsa_jwk(RSA_KEY, d="AAAA"), "key 1 is secret"),
@@ -292,10 +292,10 @@ def test_the_caller_is_the_subject_and_no_api_key_of_that_name(file: Path, tmp_p
         ({"kty": "RSA", "n": "!", "e": "AQAB"}, "not a valid RSA key"),
         (ec_jwk(y=number(1, 32)), "not a valid EC key"),
         (rsa_jwk(RSA_KEY, kid=7), "kid is 7"),
-        (rsa_jwk(RSA_KEY, use="enc"), "no key that signatures"),
-        (rsa_jwk(RSA_KEY, alg="RSA-OAEP"), "no key that signatures"),
-        (rsa_jwk(RSA_KEY, alg="HS256"), "no key that signatures"),
-        (ec_jwk(crv="secp256k1"), "no key that signatures"),
+        (rsa_jwk(RSA_KEY, use="enc"), "no key that can verify"),
+        (rsa_jwk(RSA_KEY, alg="RSA-OAEP"), "no key that can verify"),
+        (rsa_jwk(RSA_KEY, alg="HS256"), "no key that can verify"),
+        (ec_jwk(crv="secp256k1"), "no key that can verify"),
     ],
 )
 def test_a_file_that_is_wrong_stops_the_start(file: Path, content: Any, said: str):
@@ -306,7 +306,7 @@ def test_a_file_that_is_wrong_stops_the_start(file: Path, content: Any, said: st
 
 def test_two_keys_of_one_id_stop_the_start(file: Path):
     write(file, rsa_jwk(RSA_KEY), rsa_jwk(OTHER_RSA_KEY))
-    with pytest.raises(InvalidParameter, match="two keys of one id"):
+    with pytest.raises(InvalidParameter, match="two keys with the same id"):
         read_issuer_keys(file)
 
 

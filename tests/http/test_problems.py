@@ -237,14 +237,14 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     "empty JSON": (TILE, b"", JSON, 400, "invalid-json", None, "the JSON text is empty"),
     "no object": (TILE, b"[]", JSON, 422, "invalid-descriptor", ("document", "$"), "the body must be"),
     "duplicate keys": (
-        TILE, b'{"tensors": {}, "tensors": {}}', JSON, 400, "invalid-json", None, "'tensors' stands twice"
+        TILE, b'{"tensors": {}, "tensors": {}}', JSON, 400, "invalid-json", None, "'tensors' occurs twice"
     ),
     "duplicate keys in a frame's head": (
-        TILE, (16).to_bytes(8, "little") + b'{"a":1,"a":2}   ', FRAME, 400, "invalid-frame", None, "stands twice"
+        TILE, (16).to_bytes(8, "little") + b'{"a":1,"a":2}   ', FRAME, 400, "invalid-frame", None, "occurs twice"
     ),
     "duplicate keys in a frame's operator": (
         TILE, frame_bytes({"input": ("F32", (2, 3), X.tobytes())}, {"op": '{"type":"TILE","type":"TILE"}'}), FRAME,
-        400, "invalid-json", None, "stands twice",
+        400, "invalid-json", None, "occurs twice",
     ),
     "deep JSON": (TILE, DEEP[:19_000], JSON, 400, "invalid-json", None, "deeper"),
     "deep JSON in a frame's operator": (

@@ -125,7 +125,7 @@ def test_another_input_is_refused(app: AppClient, large: bool) -> None:
     other = x.copy()
     other[-1, -1, -1, -1] += 1
     answer = app.post(f"{TILE}&rows=50:", npy_bytes(other), {**NPY, "if-range": tag})
-    assert "is of another call" in assert_problem(answer, 412, "call-changed")["detail"]
+    assert "belongs to another call" in assert_problem(answer, 412, "call-changed")["detail"]
 
 
 def test_another_operation_is_refused(app: AppClient) -> None:

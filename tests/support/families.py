@@ -1,9 +1,9 @@
 """What the descriptors' package has generated: where its names are, and its plain operators as type checkers see them.
 
-    python -m tests.support.families        write both anew, from the root of the repository
+    python -m tests.support.families        write all of it anew, from the root of the repository
 
 `families.json` follows from the imports in their `__init__.py`, the `__all__` of each family and the rows of
-`plain_operators.py`; `plain_operators.pyi` from these rows.
+`plain_operators.py`; `summaries.json` from docstrings and these rows; `plain_operators.pyi` from these rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorpost.descriptors
-from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.catalogue import operator_names, operator_of_class, pascal_case
 from tensorpost.descriptors.plain_operators import ROWS
 
 __all__ = ["GENERATED"]
@@ -43,6 +43,26 @@ def families_text() -> str:
     return (
         "{\n" + ",\n".join(f" {json.dumps(module)}: {json.dumps(found)}" for module, found in names.items()) + "\n}\n"
     )
+
+
+def summaries_text() -> str:
+    """What each operator does; a line is an operator."""
+    found = {kind: summary for rows in ROWS.values() for kind, summary in rows.items()}
+    for path in FOLDER.glob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            kind = operator_of_class(node.name) if isinstance(node, ast.ClassDef) else None
+            if isinstance(node, ast.ClassDef) and kind is not None:
+                found[kind] = _summary_of(node)
+    ordered = {kind: found[kind] for kind in operator_names() if kind in found}
+    return json.dumps(ordered, indent=1, ensure_ascii=False) + "\n"
+
+
+def _summary_of(node: ast.ClassDef) -> str:
+    """`OperatorDesc.summary` of a class: as it is set, or the first line of the docstring."""
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and getattr(line.target, "id", None) == "summary" and line.value is not None:
+            return ast.literal_eval(line.value)
+    return (ast.get_docstring(node) or "").partition("\n")[0].rpartition("`: ")[2]
 
 
 def stub_text() -> str:
@@ -85,7 +105,11 @@ def _exported(path: Path) -> list[str]:
     return []
 
 
-GENERATED = {FOLDER / "families.json": families_text, FOLDER / "plain_operators.pyi": stub_text}
+GENERATED = {
+    FOLDER / "families.json": families_text,
+    FOLDER / "summaries.json": summaries_text,
+    FOLDER / "plain_operators.pyi": stub_text,
+}
 
 if __name__ == "__main__":
     for path, text in GENERATED.items():

@@ -70,15 +70,17 @@ def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing
     """
     host = fields.get(b"host")
     if host is None and http_version != "1.0":
-        raise InvalidParameter("there is no Host field; HTTP/1.1 asks for exactly one")
+        raise InvalidParameter("there is no Host field; HTTP/1.1 requires exactly one")
     if host is not None and not _HOST.fullmatch(host.strip(b" \t")):
         raise InvalidParameter("the Host field is not one host with an optional port; send exactly one")
     length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding")
     if coding is not None:
         if length is not None:
-            raise InvalidParameter("Content-Length and Transfer-Encoding are both there; send Content-Length only")
+            raise InvalidParameter(
+                "the request has both Content-Length and Transfer-Encoding; send Content-Length only"
+            )
         if coding.strip(b" \t").lower() != b"chunked" or http_version == "1.0":
-            raise InvalidParameter("this Transfer-Encoding is not taken; send Content-Length instead")
+            raise InvalidParameter("this Transfer-Encoding is not supported; send Content-Length instead")
         return Framing(None, chunked=True)
     if length is None:
         return Framing(None, chunked=False)

@@ -231,7 +231,7 @@ def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     if encoding.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
-            f"Content-Encoding {encoding[:80]!r} is not read here; send the body uncompressed",
+            f"Content-Encoding {encoding[:80]!r} is not supported; send the body uncompressed",
             extra={"accept_encoding": "identity"},
         )
 

@@ -39,13 +39,13 @@ async def check_tag(
     digest, _, before = known.strip('"').partition("-")
     if tag.startswith(f'"{digest}-'):
         raise CallChanged(
-            f"If-Range is of an answer that {before[:40]} computed, and this one is computed by {backend}; send "
-            f"backend={before.partition('+')[0][:40]}, or ask for all rows again without If-Range",
+            f"If-Range belongs to an answer that {before[:40]} computed, and this one is computed by {backend}; send "
+            f"backend={before.partition('+')[0][:40]}, or request all rows again without If-Range",
             extra={"reason": "backend"},
         )
     raise CallChanged(
-        "If-Range is of another call: its operation, its query or the bytes of its body differ from those of this "
-        "request; ask for all rows again without If-Range",
+        "If-Range belongs to another call: its operation, its query or the bytes of its body differ from those of this "
+        "request; request all rows again without If-Range",
         extra={"reason": "call"},
     )
 

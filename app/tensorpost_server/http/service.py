@@ -107,7 +107,7 @@ class Service:
         """
         pool = self.opened()
         if pool.lost is not None:
-            raise self._not_ready(f"this server ends, and another one should start: {without_paths(pool.lost)}")
+            raise self._not_ready(f"this server is ending, and another one should start: {without_paths(pool.lost)}")
         return pool
 
     def stopped(self) -> NotReady:

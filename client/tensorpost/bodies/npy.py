@@ -229,7 +229,7 @@ def _entries(text: bytes) -> dict[str, str | bool | tuple[int, ...]]:
         if key not in _KEYS:
             raise _refused("field-unknown", key, "is not an entry of an npy header", None, ", ".join(_KEYS))
         if key in entries:
-            raise _refused("field-twice", key, "stands twice", None, "once")
+            raise _refused("field-twice", key, "occurs twice", None, "once")
         value = match["text"] if match["text"] is not None else match["text2"]
         if value is not None:
             entries[key] = value.decode("latin-1")

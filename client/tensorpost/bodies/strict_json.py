@@ -151,7 +151,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise InvalidJson(
-            f"the key {_shown(twice)} stands twice in one object; keep one (RFC 8259 section 4)",
+            f"the key {_shown(twice)} occurs twice in one object; keep one (RFC 8259 section 4)",
             extra={"key": twice[:_LONGEST_SHOWN]},
         )
     return members

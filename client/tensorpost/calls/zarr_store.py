@@ -230,9 +230,9 @@ def _backend_of(part: Path, array: ZarrArray, call: str) -> str | None:
     except FileNotFoundError:
         if part.is_dir() and not any(part.iterdir()):
             return None
-        raise InvalidParameter(f"{part} is no part of an array that tensorpost began; remove it") from None
+        raise InvalidParameter(f"{part} is not an incomplete array that tensorpost began; remove it") from None
     except (OSError, InvalidJson, KeyError, TypeError):
-        raise InvalidParameter(f"{part} is no part of an array that tensorpost began; remove it") from None
+        raise InvalidParameter(f"{part} is not an incomplete array that tensorpost began; remove it") from None
     if not isinstance(backend, str) or document != array.document(found, backend):
         raise CallChanged(
             f"{part} is of an array with other sizes ({shown(document.get('shape'))}), chunks or elements than the "

@@ -143,7 +143,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
+    """Run the server until it is stopped. Other settings are environment variables: see `tensorpost config`."""
     commands = server_commands()
     if log_level not in commands.LOG_LEVELS:
         known = ", ".join(commands.LOG_LEVELS)
@@ -194,7 +194,7 @@ def devices(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """List a server's devices, what is in use on them, and why some cannot be used."""
+    """List a server's devices, their load, and why some cannot be used."""
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         answer = client.devices()
     if as_json:
@@ -210,7 +210,7 @@ def devices(
 
 @app.command(epilog="Example: tensorpost doctor")
 def doctor(*, as_json: AsJson = False) -> None:
-    """Look for every device on this machine: found or not, version, device and its memory, or why not."""
+    """List every backend on this machine with its version, device and memory, or why it cannot be used."""
     rows: Sequence[Mapping[str, object]] = server_commands().doctor()
     if as_json:
         print_json(rows)
@@ -226,7 +226,10 @@ def doctor(*, as_json: AsJson = False) -> None:
 def warmup(
     *,
     cuda: Annotated[
-        bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
+        bool,
+        typer.Option(
+            "--cuda", help="Compile the kernels of the backend cuda instead, for the common GPUs; needs no GPU."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -234,7 +237,7 @@ def warmup(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
+    """Compile the loops of the backend numba in advance, once per user."""
     commands = server_commands()
 
     def announce(what: str) -> None:
@@ -259,7 +262,7 @@ def healthcheck(
     cert: Cert = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for an answer.")] = 2.0,
 ) -> None:
-    """Exit with status 0 if the server takes requests and 1 if not, saying nothing. For containers."""
+    """Exit with status 0 if the server takes requests, otherwise with 1, without output. For containers."""
     patience = Timeout(connect=timeout, read=timeout, write=timeout, pool=timeout)
     with client_of(url, uds, patience, retries=0, cacert=cacert, cert=cert) as client:
         if not client.ready():
@@ -303,7 +306,7 @@ def bench(
 
 @app.command(epilog="Example: TENSORPOST_PORT=9000 tensorpost config")
 def config(*, as_json: AsJson = False) -> None:
-    """Show the settings that a server started here would have, and where each comes from."""
+    """Show the settings of a server that is started here, and the origin of each."""
     rows: Sequence[Mapping[str, object]] = server_commands().config()
     if as_json:
         print_json(rows)

@@ -45,7 +45,9 @@ Cert = Annotated[
     Path | None,
     typer.Option("--cert", metavar="PATH", help="PEM file with a client certificate and its private key, for https."),
 ]
-Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds of silence after which to give up.")]
+Silence = Annotated[
+    float, typer.Option("--timeout", min=0.001, help="Seconds without progress after which the call fails.")
+]
 BackendOption = Annotated[
     str | None,
     typer.Option(
@@ -59,15 +61,16 @@ DeviceOption = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 InputFile = Annotated[
-    str, typer.Argument(metavar="IN", help="npy, PNG, JPEG, WebP or AVIF file, or - (standard input).")
+    str, typer.Argument(metavar="IN", help="npy, safetensors, PNG, JPEG, WebP or AVIF file; - for standard input.")
 ]
 OutputFile = Annotated[
-    str, typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output.")
+    str,
+    typer.Option("--output", "-o", metavar="OUT", help="File, whose suffix selects the format; - for standard output."),
 ]
 Attributes = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="NAME=VALUE", help="An attribute, as in axis=1 or repeats=1,2; once for each of them."
+        "--set", "-s", metavar="NAME=VALUE", help="An attribute, as in axis=1 or repeats=1,2; may be repeated."
     ),
 ]
 

@@ -1,10 +1,11 @@
-"""Files and pipes for the command line: npy and pictures in and out, npz in."""
+"""Files and pipes for the command line: npy, safetensors and pictures in and out, npz in."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 import sys
@@ -19,16 +20,19 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bodies.frame import HEAD_ALIGNMENT, NpyHeadReader
-from ..bodies.images import open_image, unwritable
+from ..bodies.frame import HEAD_ALIGNMENT, HeadReader, NpyHeadReader, encode_head, encode_npy_head
+from ..bodies.images import IMAGE_FORMATS, open_image, unwritable
 from ..bodies.npy import NPY_MAGIC
 from ..calls.zarr_store import check_store
+from ..values.datatypes import DataType
 from ..values.problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 PIPE = "-"
 ZARR = "zarr"
+SAFETENSORS = "safetensors"
 FORMATS = {
     ".npy": "npy",
+    ".safetensors": SAFETENSORS,
     ".png": "PNG",
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -37,6 +41,8 @@ FORMATS = {
     ".zarr": ZARR,
 }
 _ZIP_MAGIC = b"PK\x03\x04"
+_SAFETENSORS_START = re.compile(rb".{4}\x00{4}\{", re.DOTALL)  # a length of 32 bits, and the brace of its JSON text
+_START_BYTES = 9  # that tell the formats apart
 _PIECE_BYTES = 1 << 20  # read from a pipe at a time
 
 
@@ -46,7 +52,7 @@ class Source:
 
     Attributes:
         array: the elements; of a picture height, width and, unless it is grey, channels.
-        format: `npy`, or one of `IMAGE_FORMATS`.
+        format: `npy` (also of npz and safetensors), or one of `IMAGE_FORMATS`.
     """
 
     array: NDArray[Any]
@@ -103,14 +109,14 @@ def standard_input() -> BinaryIO:
 
 
 def read_array(path: str) -> Source:
-    """Read an npy file (mapped, not loaded), an npz archive of one array, or a picture; `-` is standard input.
+    """Read an npy or safetensors file (mapped, not loaded), an npz archive, or a picture; `-` is standard input.
 
     The content decides which of them it is, not the name.
 
     Raises:
         OSError: the file cannot be opened.
         InvalidFrame: it is neither, or broken.
-        InvalidParameter: standard input is closed, or it is an npz archive of several arrays.
+        InvalidParameter: standard input is closed, or the file has several arrays.
         ModuleNotFoundError: a picture without Pillow; the message names the extra to install.
     """
     arrays = read_arrays(path)
@@ -123,7 +129,9 @@ def read_array(path: str) -> Source:
 
 
 def read_arrays(path: str) -> Mapping[str, Source]:
-    """Arrays of a file by name, as `read_array` and of npz archives. The only array of another file has an empty name.
+    """The arrays of a file by name.
+
+    The array of an npy file or a picture has an empty name, and so has the only one of a safetensors file.
 
     Raises:
         OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: whatever `read_array` refuses.
@@ -136,23 +144,57 @@ def read_arrays(path: str) -> Mapping[str, Source]:
 
 def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Mapping[str, Source]:
     """Read what a stream begins with; `file` is the same if it can be mapped."""
-    start = stream.read(len(NPY_MAGIC))
+    start = stream.read(_START_BYTES)
     pipe = _Pipe(stream, start)
     if start.startswith(_ZIP_MAGIC):
         if file is not None:
             file.seek(0)
         return _read_npz(path, BytesIO(pipe.read()) if file is None else file)
-    if start != NPY_MAGIC:
+    if _SAFETENSORS_START.match(start):
+        with _refused_as(path, SAFETENSORS):
+            return _read_safetensors(pipe, file)
+    if not start.startswith(NPY_MAGIC):
         return {"": _read_picture(path, pipe)}
-    try:
+    with _refused_as(path, "npy"):
         return {"": Source(_read_npy(pipe, file), "npy")}
+
+
+@contextlib.contextmanager
+def _refused_as(path: str, file_format: str) -> Generator[None]:
+    """Say in a refusal which file cannot be read, and as what."""
+    try:
+        yield
     except LimitExceeded as error:
         raise InvalidFrame(
-            f"{_name(path)} cannot be read as npy: its head announces {error.extra['actual']:,} bytes of text; "
-            f"at most {error.extra['limit']:,} are read"
+            f"{_name(path)} cannot be read as {file_format}: its head announces {error.extra['actual']:,} bytes of "
+            f"text; at most {error.extra['limit']:,} are read"
         ) from None
     except InvalidRequest as error:
-        raise InvalidFrame(f"{_name(path)} cannot be read as npy: {error.detail}") from None
+        raise InvalidFrame(f"{_name(path)} cannot be read as {file_format}: {error.detail}") from None
+
+
+def _read_safetensors(pipe: _Pipe, file: BinaryIO | None) -> Mapping[str, Source]:
+    reader = HeadReader(content_length=None if file is None else os.fstat(file.fileno()).st_size)
+    rest = b""
+    while reader.head is None and (piece := pipe.read(reader.missing)):
+        rest = piece[reader.feed(piece) :]
+    head = reader.finish()
+    body: Any = _read_body(pipe, rest, head.body_bytes) if file is None else b""
+    if file is not None and head.body_bytes:
+        body = np.memmap(file, np.uint8, "r", head.head_bytes, (head.body_bytes,))
+    names = head.names if len(head.tensors) != 1 else ("",)
+    return {
+        name: Source(np.frombuffer(body[t.begin : t.end], t.data_type.dtype).reshape(t.shape), "npy")
+        for name, t in zip(names, head.tensors, strict=True)
+    }
+
+
+def _read_body(pipe: _Pipe, start: bytes, announced: int) -> bytearray:
+    body = bytearray(start[:announced])  # grows with what comes, never by what was announced
+    while len(body) < announced and (piece := pipe.read(min(_PIECE_BYTES, announced - len(body)))):
+        body += piece
+    _expect_bytes(announced, len(body))
+    return body
 
 
 def _read_npz(path: str, file: BinaryIO) -> Mapping[str, Source]:
@@ -161,7 +203,7 @@ def _read_npz(path: str, file: BinaryIO) -> Mapping[str, Source]:
             return {name: Source(archive[name], "npy") for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, AttributeError):
         raise InvalidFrame(
-            f"{_name(path)} cannot be read as npz: it is no whole archive of arrays of numbers"
+            f"{_name(path)} cannot be read as npz: it is not a complete archive of arrays of numbers"
         ) from None
 
 
@@ -178,11 +220,7 @@ def _read_npy(pipe: _Pipe, file: BinaryIO | None) -> NDArray[Any]:
     if file is not None:
         _expect_bytes(head.body_bytes, os.fstat(file.fileno()).st_size - head.head_bytes)
         return np.memmap(file, dtype, "r", head.head_bytes, head.shape, order)
-    body = bytearray(rest[: head.body_bytes])  # grows with what comes, never by what was announced
-    while len(body) < head.body_bytes and (piece := pipe.read(min(_PIECE_BYTES, head.body_bytes - len(body)))):
-        body += piece
-    _expect_bytes(head.body_bytes, len(body))
-    return np.frombuffer(body, dtype).reshape(head.shape, order=order)
+    return np.frombuffer(_read_body(pipe, rest, head.body_bytes), dtype).reshape(head.shape, order=order)
 
 
 def _expect_bytes(announced: int, found: int) -> None:
@@ -196,7 +234,9 @@ def _read_picture(path: str, pipe: _Pipe) -> Source:
     try:
         image = open_image(content, _name(path))
     except InvalidFrame as error:
-        raise InvalidFrame(error.detail.replace("is not a picture", "is neither npy, npz nor a picture")) from None
+        raise InvalidFrame(
+            error.detail.replace("is not a picture", "is neither npy, npz, safetensors nor a picture")
+        ) from None
     pixels = image.decode()
     return Source(pixels[:, :, 0] if image.channels == 1 else pixels, image.format)
 
@@ -209,7 +249,11 @@ def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: st
     """
     reason = unwritable(dtype, shape, picture_format)
     if reason is not None:
-        others = [suffix for suffix, name in FORMATS.items() if name == "npy" or unwritable(dtype, shape, name) is None]
+        others = [
+            suffix
+            for suffix, name in FORMATS.items()
+            if name == "npy" or (name in IMAGE_FORMATS and unwritable(dtype, shape, name) is None)
+        ]
         raise InvalidParameter(f"{reason}; write {' or '.join(reversed(others))} instead")
 
 
@@ -273,6 +317,26 @@ def destination(path: str) -> Generator[BinaryIO]:
 
 def _target(path: str) -> Path:
     return Path(os.path.realpath(path))
+
+
+def tensor_head(
+    file_format: str | None, name: str, data_type: DataType, shape: tuple[int, ...], op: str | None = None
+) -> bytes:
+    """What a file of one tensor begins with: npy, or safetensors.
+
+    Args:
+        file_format: `safetensors`; every other format is npy, which pipes carry.
+        name: the tensor's name, which npy does not hold.
+        data_type: its type.
+        shape: its sizes.
+        op: the document of the operation that made it, as metadata of safetensors.
+
+    Raises:
+        InvalidParameter: the format does not have the type.
+    """
+    if file_format == SAFETENSORS:
+        return encode_head([(name, data_type, shape)], {} if op is None else {"op": op})
+    return encode_npy_head(data_type, shape)
 
 
 def write_blocks(file: BinaryIO, head: bytes, blocks: Iterable[memoryview]) -> None:

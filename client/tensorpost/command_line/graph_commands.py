@@ -40,7 +40,7 @@ graph = typer.Typer(
 GraphFile = Annotated[str, typer.Argument(metavar="GRAPH.json", help="The graph; see docs/graphs.md.")]
 SizesOf = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=FILE...]", help="Files of its inputs, for a graph whose sizes are names."),
+    typer.Argument(metavar="[NAME=FILE...]", help="Files of the graph's inputs, if the graph has names for sizes."),
 ]
 TextFile = Annotated[
     str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it. [default: standard output]")
@@ -51,7 +51,10 @@ TextFile = Annotated[
 def run(
     document: GraphFile,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the graph: npy or a picture.")
+        list[str],
+        typer.Argument(
+            metavar="NAME=FILE...", help="A file for each input of the graph: npy, safetensors or a picture."
+        ),
     ],
     *,
     output: Annotated[
@@ -69,7 +72,7 @@ def run(
     level: Level = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
+    """Run a graph with inputs from files, and write its outputs; npy and safetensors are streamed to disk."""
     from ..calls.graph_calls import graph_document  # operators load when they are named
     from .files import read_array
 
@@ -98,9 +101,17 @@ def run_to_files(
         InvalidParameter: an output has no file, or a file no output; or it cannot hold the output.
     """
     from ..bodies.images import encode_image
-    from ..bodies.npy import encode_npy_head
     from ..calls.graph_calls import graph_request  # operators load when they are named
-    from .files import ZARR, check_destination, check_picture, destination, format_of, write_blocks
+    from .files import (
+        SAFETENSORS,
+        ZARR,
+        check_destination,
+        check_picture,
+        destination,
+        format_of,
+        tensor_head,
+        write_blocks,
+    )
 
     template = graph_request(graph_of, arrays).template
     slots = {slot.name: slot for slot in template.outputs}
@@ -110,10 +121,10 @@ def run_to_files(
         )
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
     if ZARR in formats.values():
-        raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")
+        raise InvalidParameter("outputs of a graph are written as npy, safetensors or pictures; end -o in .npy")
     for name, path in targets.items():
         check_destination(path)
-        if formats[name] != "npy":
+        if formats[name] not in ("npy", SAFETENSORS):
             check_picture(slots[name].layout.data_type.dtype, picture_shape(slots[name].layout.sizes), formats[name])
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
     with progress_bar(total, quiet=quiet) as progress:
@@ -121,8 +132,8 @@ def run_to_files(
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)
             with destination(targets[name]) as file:
-                if formats[name] == "npy":
-                    write_blocks(file, encode_npy_head(layout.data_type, layout.sizes), data)
+                if formats[name] in ("npy", SAFETENSORS):
+                    write_blocks(file, tensor_head(formats[name], name, layout.data_type, layout.sizes), data)
                 else:
                     pixels = layout.view(b"".join(data)).reshape(picture_shape(layout.sizes))
                     file.write(encode_image(pixels, formats[name]))
@@ -133,7 +144,7 @@ def check(
     document: GraphFile,
     inputs: SizesOf = None,
 ) -> None:
-    """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
+    """Check a graph without a server; print every broken rule with its node, or the outputs of each node."""
     print_nodes(_read(document, inputs))
 
 
@@ -149,7 +160,7 @@ def print_nodes(read: Graph) -> None:
 
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
-    """Show what each node of a graph reads and makes; with -o as a picture, an SVG file."""
+    """Show the inputs and outputs of each node of a graph; with -o as an SVG picture."""
     show_graph(_read(document, inputs), output)
 
 

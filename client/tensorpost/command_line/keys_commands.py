@@ -35,19 +35,23 @@ def add(
     *,
     keys_file: KeysFile,
     scope: Annotated[
-        list[str] | None, typer.Option(help="run computes, admin sees /metrics; may be repeated.  [default: run]")
+        list[str] | None,
+        typer.Option(help="run allows computing, admin allows /metrics; may be repeated.  [default: run]"),
     ] = None,
     days: Annotated[int | None, typer.Option(min=1, help="Days until it expires.  [default: never]")] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Its rate.  [default: any]")] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Largest rate of requests.  [default: any]")
+    ] = None,
     bytes_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Bytes of its requests and responses together.  [default: any]")
+        int | None,
+        typer.Option(min=1, help="Largest rate of bytes in requests and responses together.  [default: any]"),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="New file for it that only you can read, as --api-key-file wants it."),
     ] = None,
 ) -> None:
-    """Make a key and print it, once: the file keeps its SHA-256 only. Running servers take it within a second."""
+    """Make a key and print it once; the file holds only its SHA-256. Running servers accept it within a second."""
     with nullcontext() if output is None else _private_file(output) as file:
         key: str = server_commands().add_key(
             keys_file,
@@ -101,7 +105,7 @@ def list_(*, keys_file: KeysFile, as_json: Annotated[bool, typer.Option("--json"
 
 @keys.command(epilog="Example: tensorpost keys revoke anna --keys-file keys.jsonl")
 def revoke(name: HolderArgument, *, keys_file: KeysFile) -> None:
-    """Take a key out of the file. Running servers refuse it within a second; what they are computing for it goes on."""
+    """Remove a key from the file. Running servers refuse it within a second, but finish the calls in progress."""
     server_commands().revoke_key(keys_file, name)
     typer.echo(f"{name} is revoked", err=True)
 

@@ -40,7 +40,9 @@ ModelBackend = Annotated[
 ]
 SizesByName = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=SIZES...]", help="SizesByName of inputs where the model has names: x=1,3,224,224."),
+    typer.Argument(
+        metavar="[NAME=SIZES...]", help="Sizes of an input whose sizes are names in the model, as in x=1,3,224,224."
+    ),
 ]
 
 
@@ -48,7 +50,10 @@ SizesByName = Annotated[
 def run(
     file: ModelFile,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input of the model: npy or a picture.")
+        list[str],
+        typer.Argument(
+            metavar="NAME=FILE...", help="A file for each input of the model: npy, safetensors or a picture."
+        ),
     ],
     *,
     output: Annotated[
@@ -79,13 +84,13 @@ def run(
 
 @model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")
 def check(file: ModelFile, sizes: SizesByName = None) -> None:
-    """Check a model, offline: what is not computed with its node, else the tensors that each node makes."""
+    """Check a model without a server; print the nodes that cannot be computed, or the outputs of each node."""
     print_nodes(_read(file, sizes))
 
 
 @model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
 def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None) -> None:
-    """Show a model's inputs and outputs; with sizes or -o each node, or a picture of it, an SVG file."""
+    """Show a model's inputs and outputs, with sizes each node, with -o an SVG picture."""
     from ..calls.model_calls import load_model  # operators load when they are named
     from ..graphs.model_graph import described
 

@@ -85,12 +85,11 @@ def _output_format(output: str, *, raw: bool = False) -> str | None:
 
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
-    from ..bodies.frame import encode_npy_head
     from ..bodies.images import encode_image
-    from .files import ZARR, check_picture, destination, write_blocks
+    from .files import SAFETENSORS, ZARR, check_picture, destination, tensor_head, write_blocks
 
     (slot,) = computation.operation.outputs
-    if out_format not in ("npy", ZARR):
+    if out_format not in ("npy", SAFETENSORS, ZARR):
         check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
     total = computation.array.nbytes + slot.layout.size_in_bytes
     options: dict[str, Any] = {
@@ -105,9 +104,9 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
                     computation.operation, computation.array, output, shape=computation.shape, progress=progress,
                     **options,
                 )  # fmt: skip
-        elif out_format == "npy":
+        elif out_format in ("npy", SAFETENSORS):
             # Never whole in our memory: mapped in, streamed out.
-            head = encode_npy_head(slot.layout.data_type, computation.shape)
+            head = tensor_head(out_format, slot.name, slot.layout.data_type, computation.shape)
             blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
             with destination(output) as file:
                 write_blocks(file, head, blocks)
@@ -139,7 +138,7 @@ def tile(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). A pipe gets the format of the input."""
     from ..calls.caller_arrays import tile_call
     from .command_messages import option_words, picture_notes
     from .files import read_array
@@ -265,7 +264,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[IN]...",
-            help="npy files, pictures or npz archives, in binding order; one npz with the inputs' names alone.",
+            help="npy, safetensors or npz files or pictures, in binding order; or one safetensors or npz file with the "
+            "inputs' names.",
         ),
     ] = None,
     *,
@@ -276,13 +276,11 @@ def run(
             "--output",
             "-o",
             metavar="OUT",
-            help="npy file, one for each output, or .bin for all its bytes as DirectML lays them out; - for standard "
-            "output.",
+            help="File for each output, or one .safetensors file for all: .npy, .safetensors, .zarr, a picture, or "
+            ".bin, the bytes as DirectML lays them out; - for standard output.",
         ),
     ] = None,
-    packed: Annotated[
-        bool, typer.Option("--packed", help="Write outputs with strides as npy all the same: their elements alone.")
-    ] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="Write only the elements of outputs with strides.")] = False,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
@@ -294,7 +292,7 @@ def run(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy or Zarr."""
+    """Run any operator on arrays or pictures. Outputs of any size are streamed to npy, safetensors or Zarr."""
     from .command_messages import picture_notes
     from .run_command import InputFiles, attributes_of, compute_outputs, described, described_operator
 
@@ -329,7 +327,8 @@ def onnx(
         list[str] | None,
         typer.Argument(
             metavar="[IN]...",
-            help="npy files, pictures or npz archives: its tensors, in order; one npz with their names alone.",
+            help="npy, safetensors or npz files or pictures: its tensors, in order; or one safetensors or npz file "
+            "with their names.",
         ),
     ] = None,
     *,
@@ -337,7 +336,12 @@ def onnx(
     opset: Annotated[int | None, typer.Option(min=1, help="Opset.  [default: the newest]")] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="OUT", help="File, one for each output; - for standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="File for each output, or one .safetensors file for all; - for standard output.",
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
@@ -349,7 +353,7 @@ def onnx(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    """Run any ONNX operator on arrays or pictures. Attributes and small inputs, such as scales, go into --set."""
     from .command_messages import picture_notes
     from .run_command import InputFiles, attributes_of, compute_outputs, described_node
 
@@ -414,7 +418,7 @@ def _read_document(file: str) -> Any:
         return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     except InvalidJson as error:
         where = "standard input" if file == "-" else file
-        error.detail = f"{where} is no document of an operator or ONNX node, which is JSON: {error.detail}"
+        error.detail = f"{where} is not the JSON document of an operator or ONNX node: {error.detail}"
         raise
 
 

@@ -19,7 +19,8 @@ def operators(
     word: Annotated[
         str | None,
         typer.Argument(
-            metavar="[WORD]", help="Name of an operator, which is described; or a word in the name or summary of some."
+            metavar="[WORD]",
+            help="Name of an operator to describe, or a word in the names or summaries of operators to list.",
         ),
     ] = None,
     *,
@@ -34,7 +35,9 @@ def operators(
 
 
 def _directml_operators(word: str, *, as_json: bool) -> None:
-    from .. import descriptors as dml  # NumPy takes long to load, and --help needs none of it
+    from .. import descriptors as dml  # its catalogue takes long to load, and --help needs none of it
+    from ..descriptors.catalogue import facts_of
+    from ..descriptors.families import operator_summaries
 
     wanted = word.lower().removeprefix("dml_operator_")
     if wanted.upper() in dml.operator_names():
@@ -52,10 +55,13 @@ def _directml_operators(word: str, *, as_json: bool) -> None:
             if others:
                 typer.echo(f"\nOther operators of this name: {', '.join(others)}")
         return
-    classes = [cls for cls in dml.OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
-    if not classes:
+    rows = [
+        (name.lower(), str(facts_of(name).since), summary)
+        for name, summary in operator_summaries().items()
+        if wanted in name.lower() or wanted in summary.lower()
+    ]
+    if not rows:
         dml.operator_class(wanted)  # names the one that may be meant
-    rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in classes]
     if as_json:
         print_json([dict(zip(("name", "feature_level", "summary"), row, strict=True)) for row in rows])
     else:

@@ -1,4 +1,4 @@
-"""`tensorpost preprocess`: photographs to one npy file, the batch that a model reads."""
+"""`tensorpost preprocess`: photographs to one file, the batch that a model reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _floats(text: str) -> tuple[float, ...]:
     try:
         return tuple([float(part) for part in text.split(",")])
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} is no number and no list of numbers, as in 0.485,0.456,0.406") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a number or a list of numbers, as in 0.485,0.456,0.406") from None
 
 
 def preprocess(
@@ -66,14 +66,13 @@ def preprocess(
     device: DeviceOption = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make photographs ready for a model: resized with a filter, scaled, in one npy file."""
-    from ..bodies.npy import encode_npy_head  # NumPy takes long to load, and --help needs none of it
+    """Prepare photographs for a model: resized with a filter, scaled, in one npy or safetensors file."""
     from ..calls.progress_bar import ProgressBar
     from ..values.datatypes import data_type
-    from .files import check_destination, destination, write_blocks
+    from .files import SAFETENSORS, check_destination, destination, format_of, tensor_head, write_blocks
 
-    if output.lower().endswith(".zarr"):
-        raise InvalidParameter("preprocess writes an npy file; end -o in .npy")
+    if usage("--output", format_of, output) not in (None, "npy", SAFETENSORS):
+        raise InvalidParameter("preprocess writes an npy or a safetensors file; end -o in .npy or .safetensors")
     check_destination(output)
     sides = usage("--size", lambda text: size_of(text, _SIDES), size)
     part = None if crop is None else usage("--crop", lambda text: size_of(text, _SIDES), crop)
@@ -93,5 +92,5 @@ def preprocess(
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         batch = client.preprocess(files, **options)
     with destination(output) as file:
-        head = encode_npy_head(data_type(batch.dtype), batch.shape)
+        head = tensor_head(format_of(output), "image", data_type(batch.dtype), batch.shape)
         write_blocks(file, head, [batch.reshape(-1).view("uint8").data])

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import descriptors as dml
+from ..bodies.frame import encode_head
 from ..bodies.images import encode_image
-from ..bodies.npy import encode_npy_head
 from ..bodies.strict_json import read_json
+from ..calls.caller_arrays import wire_form
 from ..client import Client
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
@@ -23,9 +24,10 @@ from ..values.datatypes import data_type
 from ..values.operation import Operation, Slot
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .command_messages import node_words, setting_words
-from .files import ZARR, Source, check_picture, destination, read_arrays, write_blocks
+from .files import SAFETENSORS, ZARR, Source, check_picture, destination, read_arrays, tensor_head, write_blocks
 from .terminal import keeping, progress_bar
 
+_SEVERAL = "several outputs are written as npy files, or into one safetensors file; end each -o in .npy or .safetensors"
 _OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -37,7 +39,7 @@ class InputFiles:
 
     Attributes:
         sources: what was read, each with the path of its file.
-        names: names of the inputs that they are, if the only file is an npz archive with names; None if they are in
+        names: names of the inputs that they are, if the only file has several arrays with names; None if they are in
             order.
     """
 
@@ -46,10 +48,10 @@ class InputFiles:
 
     @classmethod
     def read(cls, paths: Sequence[str]) -> InputFiles:
-        """Read all files: npy, pictures, and npz archives, whose arrays follow each other.
+        """Read all files: npy, pictures, safetensors and npz archives. The arrays of one file follow each other.
 
         Raises:
-            InvalidParameter: an archive with names is not the only file.
+            InvalidParameter: a file of several arrays with names is not the only file.
             OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
         """
         files = [(path, read_arrays(path)) for path in paths]
@@ -100,7 +102,7 @@ def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, m
     if not {*names} <= {*known}:
         takes, saved = ", ".join(known) or "none", ", ".join(names)
         raise InvalidParameter(
-            f"{operator} takes the tensors {takes}{more}, and the npz file has {saved[:200]}: "
+            f"{operator} takes the tensors {takes}{more}, and the file has {saved[:200]}: "
             "save them under these names, or without names in this order"
         )
 
@@ -266,20 +268,21 @@ def compute_outputs(
     formats: Sequence[str | None], options: Mapping[str, Any], *, quiet: bool,
     packed: bool = False,
 ) -> None:  # fmt: skip
-    """Run an operation and write its outputs: npy and bytes are streamed, one picture is written whole.
+    """Run an operation and write its outputs: npy, safetensors and bytes are streamed, one picture is written whole.
 
     Raises:
         InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
     if ZARR in formats:
         if len(outputs) != 1 or len(operation.outputs) != 1:
-            raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
+            raise InvalidParameter(_SEVERAL)
         with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress, keeping(outputs[0]):
             client.write_zarr(operation, arrays, outputs[0], progress=progress, **options)
         return
-    picture = next((file_format for file_format in formats if file_format not in (None, "npy", "bin")), None)
+    streamed = (None, "npy", SAFETENSORS, "bin")
+    picture = next((file_format for file_format in formats if file_format not in streamed), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
-        raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
+        raise InvalidParameter(_SEVERAL)
     with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress:
         if picture is None:
             blocks = client.stream(operation, arrays, progress=progress, **options)
@@ -298,46 +301,73 @@ def compute_outputs(
 def write_outputs(
     operation: Operation, blocks: Iterator[Any], outputs: Sequence[str], formats: Sequence[str | None], *, packed: bool
 ) -> None:
-    """Write each output of a stream as npy or as its bytes; a file appears under its name when it is complete.
+    """Write each output of a stream as npy, safetensors or its bytes; a file appears when it is complete.
 
     Args:
         operation: what is computed.
         blocks: memoryviews of the only output, or a `TensorBlock` for each block of several.
-        outputs: paths, one for each output; `-` for standard output.
-        formats: format of each path; `bin` is the bytes of the output as it is laid out, gaps included.
-        packed: write the elements of an output with strides as npy; it is held in memory meanwhile.
+        outputs: paths, one for each output, or one safetensors file for all of them; `-` for standard output.
+        formats: format of each path; `bin` is the bytes of the output as it is laid out, gaps included, and so is an
+            output with strides in safetensors.
+        packed: write only the elements of an output with strides; it is held in memory meanwhile.
 
     Raises:
         InvalidParameter: there are more or fewer paths than outputs, or an output is not packed.
     """
     slots = operation.outputs
+    if len(slots) > 1 and [*formats] == [SAFETENSORS]:
+        _write_together(operation, outputs[0], blocks, packed=packed)
+        return
     if len(slots) != len(outputs):
         names = ", ".join(slot.name for slot in slots)
         raise InvalidParameter(
-            f"{operation.name} has {counted(len(slots), 'output')} ({names}): name each with -o, in this order"
+            f"{operation.name} has {counted(len(slots), 'output')} ({names}): name each with -o, in this order, or one "
+            "file that ends in .safetensors"
         )
     for slot, file_format in zip(slots, formats, strict=True):
-        if file_format != "bin" and not slot.layout.packed and not packed:
+        if file_format not in ("bin", SAFETENSORS) and not slot.layout.packed and not packed:
             raise InvalidParameter(
                 f"npy holds packed tensors only, and {slot.name} has strides or padding; add --packed to write its "
-                "elements alone, or end -o in .bin to write all of its bytes"
+                "elements alone, or end -o in .safetensors or .bin to write all of its bytes"
             )
-    if len(slots) == 1:
-        _write_output(slots[0], formats[0], outputs[0], blocks)
-        return
-    groups = groupby(blocks, lambda block: block.output)
-    for (_, group), slot, file_format, path in zip(groups, slots, formats, outputs, strict=True):
-        _write_output(slot, file_format, path, (block.data for block in group))
+    groups = [blocks] if len(slots) == 1 else _by_output(blocks)
+    for slot, file_format, path, group in zip(slots, formats, outputs, groups, strict=True):
+        layout = slot.layout
+        if file_format == "bin":
+            head = b""
+        elif file_format == SAFETENSORS and not packed:
+            head = tensor_head(SAFETENSORS, slot.name, *wire_form(slot), operation.to_document_text())
+        else:
+            head = tensor_head(file_format, slot.name, layout.data_type, layout.sizes)
+        with destination(path) as file:
+            write_blocks(file, head, _elements(slot, group) if packed and file_format != "bin" else group)
 
 
-def _write_output(slot: Slot, file_format: str | None, path: str, blocks: Iterable[memoryview]) -> None:
-    layout = slot.layout
-    head = b"" if file_format == "bin" else encode_npy_head(layout.data_type, layout.sizes)
+def _write_together(operation: Operation, path: str, blocks: Iterator[Any], *, packed: bool) -> None:
+    """All outputs in one safetensors file, under their names."""
+    slots = operation.outputs
+    if packed:
+        head = encode_head([(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in slots])
+    else:
+        head = encode_head([(slot.name, *wire_form(slot)) for slot in slots], {"op": operation.to_document_text()})
     with destination(path) as file:
-        if head and not layout.packed:
-            elements = np.ascontiguousarray(layout.view(b"".join(blocks)))
-            blocks = [elements.reshape(-1).view(np.uint8).data]
-        write_blocks(file, head, blocks)
+        for slot, group in zip(slots, _by_output(blocks), strict=True):
+            write_blocks(file, head, _elements(slot, group) if packed else group)
+            head = b""
+
+
+def _by_output(blocks: Iterator[Any]) -> Iterator[Iterator[memoryview]]:
+    """The blocks of each output, which follow each other."""
+    for _, group in groupby(blocks, lambda block: block.output):
+        yield (block.data for block in group)
+
+
+def _elements(slot: Slot, blocks: Iterable[memoryview]) -> Iterable[memoryview]:
+    """The elements of an output alone, in row-major order."""
+    if slot.layout.packed:
+        return blocks
+    elements = np.ascontiguousarray(slot.layout.view(b"".join(blocks)))
+    return [elements.reshape(-1).view(np.uint8).data]
 
 
 def total_bytes(operation: Operation, arrays: Arrays) -> int:

@@ -6,22 +6,26 @@ Results go to standard output, everything said about them to standard error.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import typer
 
-from ..values.problems import TensorpostError, Violation
+from ..values.problems import TensorpostError, Unauthenticated, Violation
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load
     from ..transport.progress import Progress
 
-_NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
 _LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no terminal folds it
+_NARROWEST = 8  # columns; a terminal narrower than such columns breaks the lines itself
+_GAP = "  "
 
 
 @contextmanager
@@ -124,6 +128,11 @@ def show_error(error: TensorpostError) -> None:
         from ..network.connection import TRUST_ADVICE
 
         detail = detail.replace(TRUST_ADVICE, "if it should be, name the certificate of its issuer: --cacert FILE")
+    if isinstance(error, Unauthenticated):
+        from ..transport.api_key import KEY_ADVICE
+
+        detail = detail.replace(KEY_ADVICE, "name a file that holds one: --api-key-file FILE, or the variable "
+                                "TENSORPOST_API_KEY_FILE")  # fmt: skip
     # With violations the detail repeats the first one.
     show_block(error.title if error.violations else detail, lines)
 
@@ -141,25 +150,45 @@ def print_json(value: Any) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on standard output."""
-    from rich.console import Console  # it takes long to load, and --help needs none of it
-    from rich.table import Table
-    from rich.text import Text
+    """A table on standard output, whose columns are as wide as their longest cells.
 
-    console = Console(markup=False, highlight=False)
-    if not console.file.isatty():
-        console.width = _NEVER_WRAPPED  # for other programs, and for logs: every word whole
-        rows = [[_folded(str(cell)) for cell in row] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
+    In a terminal the widest columns are narrowed to fit, and their cells are folded. In a file or a pipe, sentences are
+    folded and no word is broken.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    is_terminal = sys.stdout.isatty()
+    limits = [_LONGEST_CELL] * len(heads)
+    if is_terminal:
+        widths = [max(_columns_of(row[place]) for row in (heads, *cells)) for place in range(len(heads))]
+        limits = _shared(widths, shutil.get_terminal_size().columns - len(_GAP) * (len(heads) - 1))
+    table = [[_folded(cell, limit, whole=not is_terminal) for cell, limit in zip(row, limits, strict=True)]
+             for row in (heads, *cells)]  # fmt: skip
+    widths = [max(_columns_of(line) for row in table for line in row[place]) for place in range(len(heads))]
+    for number, row in enumerate(table):
+        for line in zip_longest(*row, fillvalue=""):
+            text = _GAP.join([part + " " * (w - _columns_of(part)) for part, w in zip(line, widths, strict=True)])
+            typer.secho(text.rstrip(), bold=True if number == 0 else None)
 
 
-def _folded(sentence: str) -> str:
-    return textwrap.fill(sentence, _LONGEST_CELL, break_long_words=False, break_on_hyphens=False)
+def _columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum([1 + (east_asian_width(c) in "WF") for c in text])
+
+
+def _shared(widths: Sequence[int], available: int) -> list[int]:
+    """Widths whose sum is `available` or less, by narrowing the widest columns."""
+    narrowed = [*widths]
+    while sum(narrowed) > available and max(narrowed) > _NARROWEST:
+        narrowed[narrowed.index(max(narrowed))] -= 1
+    return narrowed
+
+
+def _folded(sentence: str, limit: int, *, whole: bool) -> list[str]:
+    """The lines of a cell; a word that is longer than a line is broken unless words stay `whole`."""
+    if _columns_of(sentence) <= limit:
+        return [sentence]
+    width = limit * len(sentence) // _columns_of(sentence)
+    return textwrap.wrap(sentence, max(width, 1), break_long_words=not whole, break_on_hyphens=False) or [""]
 
 
 def size_text(size_in_bytes: int) -> str:

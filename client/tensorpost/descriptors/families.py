@@ -1,7 +1,7 @@
 """Where the names of this package are: a family's module is loaded when one of its names is asked for.
 
-Pydantic takes milliseconds to build a class, and there are 177 of them. `families.json` has the names of each module;
-`python -m tests.support.families` writes it.
+Pydantic takes milliseconds to build a class, and there are 177 of them. `families.json` has the names of each module,
+`summaries.json` what each operator does; `python -m tests.support.families` writes both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 @cache
 def module_of_name() -> Mapping[str, str]:
     """The module of each public name of this package."""
-    families = json.loads(resources.files(_PACKAGE).joinpath("families.json").read_text("utf-8"))
+    families = _generated("families.json")
     return {name: module for module, names in families.items() for name in names}
 
 
@@ -44,6 +44,15 @@ def find_operator(operator_type: str) -> type[OperatorDesc] | None:
     """The class of an operator; None if it has none."""
     name = _class_names().get(operator_type)
     return None if name is None else class_named(name)
+
+
+def operator_summaries() -> Mapping[str, str]:
+    """`OperatorDesc.summary` of each operator that has a class, by its type; no class is loaded."""
+    return _generated("summaries.json")
+
+
+def _generated(file: str) -> Mapping[str, Any]:
+    return json.loads(resources.files(_PACKAGE).joinpath(file).read_text("utf-8"))
 
 
 @cache

@@ -211,7 +211,7 @@ class LpNormalizationOperatorDesc(UnaryWithoutScale):
         yield from super().operator_rules()
         yield from self.axis_is_below(len(self.input_tensor.sizes))
         if self.p not in (1, 2):
-            message = named("P") + f" is {self.p}, but there is no such norm here"
+            message = named("P") + f" is {self.p}, but this norm is not supported"
             yield self.broken("p", ("P",), message, self.p, "1 or 2")
 
 

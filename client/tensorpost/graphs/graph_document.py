@@ -155,7 +155,9 @@ class _GraphReader:
     def _accept_name(self, name: str, path: Path) -> bool:
         """Whether something may have this name."""
         if not name or "." in name or len(name) > LONGEST_NAME:
-            message = f"a name has 1 to {LONGEST_NAME} characters and no dot, which stands before a node's output"
+            message = (
+                f"a name has 1 to {LONGEST_NAME} characters and no dot, which precedes the name of a node's output"
+            )
             self._add("graph-name", path, message, name, "a name, as in resized")
             return False
         if name in self._tensors or name in self._nodes:

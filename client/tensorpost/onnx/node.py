@@ -246,7 +246,7 @@ class OnnxNode(InferredNode):
                 outputs = int(str(text)) if INTEGER.fullmatch(str(text)) else 0
             elif slot is not None and not slot.data:
                 if name in arguments:
-                    message = f"{name} stands in the query and among the tensors; send it once"
+                    message = f"{name} is in the query and among the tensors; send it once"
                     report.add("input-twice", ("inputs", name), message, text, "one of the two")
                 numbers = _listed(text)
                 if isinstance(text, str):

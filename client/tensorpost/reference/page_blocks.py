@@ -114,8 +114,13 @@ def _html(block: PageBlock) -> str:
             return f"<pre><code>{html.escape(text)}</code></pre>"
         case PageTable(heads, rows):
             head = "".join(f"<th>{_inline_html(cell)}</th>" for cell in heads)
-            body = "\n".join(f"<tr>{''.join(f'<td>{_inline_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            body = "\n".join(f"<tr>{''.join(map(_cell_html, heads, row))}</tr>" for row in rows)
             return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
+
+
+def _cell_html(head: str, cell: str) -> str:
+    """A cell that names its column, for screens on which a row is shown as a list."""
+    return f'<td data-column="{html.escape(head.replace("`", ""))}">{_inline_html(cell)}</td>'
 
 
 def _inline_html(text: str) -> str:

@@ -12,6 +12,8 @@ from ..network.options import URL_VARIABLE
 from ..values.problems import InvalidParameter
 
 KEY_VARIABLE, KEY_FILE_VARIABLE = "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE"
+KEY_ADVICE = "pass api_key= to the client, or set the variable TENSORPOST_API_KEY"
+"""What the SDK advises where the server says `Unauthenticated.SEND_KEY`."""
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 _MOST_FILE_BYTES = 4096
 _PATH_STARTS, _PATH_ENDS = ("/", "./", "../", "~/"), (".key", ".pem", ".txt", ".json")

@@ -68,7 +68,7 @@ def new_transport(
     if not urls or len(set(urls)) < len(urls):
         raise InvalidParameter(f"base_url is {shown(urls)}; it must be a URL, or several that differ")
     if any(str(url).startswith(DNS_PREFIX) for url in urls):
-        raise InvalidParameter(f"a {DNS_PREFIX} URL stands for all addresses of its name; give it alone")
+        raise InvalidParameter(f"a {DNS_PREFIX} URL means all addresses of its host name; it must be the only URL")
     transports = [make(url, None) for url in urls]
     return ManyServers(transports, None, transports[0])
 

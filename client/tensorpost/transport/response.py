@@ -22,8 +22,10 @@ from ..values.problems import (
     RequestTimeout,
     ServerFault,
     TensorpostError,
+    Unauthenticated,
     from_problem,
 )
+from .api_key import KEY_ADVICE
 from .http1 import PIECE_BYTES, Request
 from .progress import Progress
 from .tracing import CallSpan
@@ -196,6 +198,8 @@ class Response(ABC):
         problem = self._problem_document(body)
         request_id = self.request_id or problem.get("request_id")
         error = from_problem(problem, self.status, request_id if isinstance(request_id, str) else None)
+        if isinstance(error, Unauthenticated):
+            error.detail = error.detail.replace(Unauthenticated.SEND_KEY, KEY_ADVICE)
         seconds = _retry_after(self.headers)
         if seconds is not None:
             error.extra["retry_after_seconds"] = seconds

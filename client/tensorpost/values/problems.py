@@ -342,7 +342,7 @@ class TensorpostError(Exception):
 
 
 class InvalidRequest(TensorpostError, ValueError):
-    """What was sent cannot be right; sending it again will not help."""
+    """The request is wrong; the same request would be refused again."""
 
     code = "invalid-request"
     title = "The request is not valid"
@@ -356,13 +356,13 @@ class InvalidDescriptor(InvalidRequest):
 
     @classmethod
     def of(cls, violations: Sequence[Violation]) -> InvalidDescriptor:
-        """Build the error from its violations; the first one speaks for all."""
+        """Build the error from its violations; the detail is the first one."""
         first = violations[0]
         others = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
         return cls(f"{first.where}: " + first.message + others, tuple(violations))
 
     def prefixed(self, *prefix: str | int) -> InvalidDescriptor:
-        """The same error seen from further up the document."""
+        """The same error with paths that start further up the document."""
         return type(self).of([v.prefixed(*prefix) for v in self.violations])
 
 
@@ -374,14 +374,14 @@ class UnsupportedAtLevel(InvalidDescriptor):
 
 
 class LibraryFailed(InvalidRequest):
-    """The library that computes it failed on it. `extra["reason"]`: `ended`, `memory`, `time` or `refused`."""
+    """The library that computes the operator failed. `extra["reason"]`: `ended`, `memory`, `time` or `refused`."""
 
     code = "library-failed"
-    title = "The library that computes this failed on it"
+    title = "The library that computes this operator failed"
 
 
 class UnknownOperator(InvalidRequest):
-    """No operator of this name; `extra["nearest"]` names the one that looks most like it."""
+    """No operator of this name; `extra["nearest"]` names the most similar one."""
 
     code = "unknown-operator"
     title = "There is no such operator"
@@ -423,10 +423,10 @@ class BodyMismatch(InvalidRequest):
 
 
 class CallChanged(InvalidRequest):
-    """The rest of an answer was asked for, and it would be of another. `extra["reason"]`: `call` or `backend`."""
+    """The rest of an answer was requested, but the call has changed. `extra["reason"]`: `call` or `backend`."""
 
     code = "call-changed"
-    title = "The tag is of another call"
+    title = "The tag belongs to another call"
 
 
 class LengthRequired(InvalidRequest):
@@ -437,14 +437,14 @@ class LengthRequired(InvalidRequest):
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The Content-Type is none that this resource reads."""
+    """This resource does not read the Content-Type."""
 
     code = "unsupported-media-type"
-    title = "This Content-Type is not read here"
+    title = "This resource does not read this Content-Type"
 
 
 class NotAcceptable(InvalidRequest):
-    """The Accept header names nothing that this resource can write."""
+    """This resource can write none of the media types in Accept."""
 
     code = "not-acceptable"
     title = "None of the accepted media types can be written"
@@ -455,6 +455,9 @@ class Unauthenticated(InvalidRequest):
 
     code = "unauthenticated"
     title = "A valid API key is required"
+
+    SEND_KEY: ClassVar[str] = "send the header Authorization: Bearer KEY, or X-API-Key: KEY"
+    """What a server advises; the SDK and the command line say what to do there instead."""
 
 
 class Forbidden(InvalidRequest):
@@ -493,7 +496,7 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class LimitExceeded(InvalidRequest):
-    """Larger than a setting allows. `extra` holds `limit`, `actual` and `setting`."""
+    """The request is larger than a setting allows. `extra` holds `limit`, `actual` and `setting`."""
 
     code = "limit-exceeded"
     title = "Larger than this server allows"
@@ -508,14 +511,14 @@ class LimitExceeded(InvalidRequest):
 
 
 class Unavailable(TensorpostError):
-    """The request is right, but cannot be served here or now."""
+    """The request is valid, but cannot be served by this server or at this time."""
 
     code = "unavailable"
     title = "Not available here or now"
 
 
 class TooBusy(Unavailable):
-    """All requests, connections or memory are in use, or the caller's share. Wait `extra["retry_after_seconds"]`."""
+    """All requests, connections or memory, or the caller's share, are in use. Wait `extra["retry_after_seconds"]`."""
 
     code = "too-busy"
     title = "Too busy"
@@ -543,21 +546,21 @@ class NoBackend(Unavailable):
 
 
 class LibraryUnavailable(Unavailable):
-    """The process of the library that computes this was ended from outside, or cannot start. Try again later."""
+    """The process of the library that computes the operator was killed or cannot start. Try again later."""
 
     code = "library-unavailable"
     title = "The library that computes this is not available now"
 
 
 class OutOfDeviceMemory(Unavailable):
-    """The device has not enough memory free for this request now, even in small slices. Later it may have."""
+    """The device does not have enough free memory for this request now, even in small slices. Try again later."""
 
     code = "out-of-device-memory"
     title = "The device has no memory left"
 
 
 class DeviceLost(Unavailable):
-    """The device failed for good in this process, which ends; its supervisor starts another one."""
+    """The device failed permanently in this process, which ends; its supervisor starts another one."""
 
     code = "device-lost"
     title = "The device was lost"

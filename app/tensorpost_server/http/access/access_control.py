@@ -357,8 +357,7 @@ def _key_in(fields: Mapping[bytes, bytes]) -> bytes:
     authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
     if authorization is None and key is None:
         raise Unauthenticated(
-            "this server requires an API key: over HTTP the header Authorization: Bearer KEY or X-API-Key: KEY, in the "
-            "SDK api_key=, on the command line --api-key-file FILE",
+            f"this server requires an API key; {Unauthenticated.SEND_KEY}",
             extra={"www_authenticate": _CHALLENGE},
         )
     if authorization is not None:

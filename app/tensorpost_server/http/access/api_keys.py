@@ -91,10 +91,10 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         if line.strip():
             key = _read_line(line, f"line {number} of the keys file {path}")
             if key.name in keys:
-                raise InvalidParameter(f"line {number} of the keys file {path}: the name {key.name} stands there twice")
+                raise InvalidParameter(f"line {number} of the keys file {path}: the name {key.name} occurs twice")
             keys[key.name] = key
     if len({key.sha256 for key in keys.values()}) < len(keys):
-        raise InvalidParameter(f"the keys file {path} has one hash under two names")
+        raise InvalidParameter(f"the keys file {path} has the same hash under two names")
     return tuple(keys.values())
 
 

@@ -51,7 +51,7 @@ class BrowserRequests:
         if origin is not None and not self._origin_is_allowed(origin.decode("latin-1").lower(), host):
             name = origin[:80].decode("latin-1")
             raise HTTPException(
-                403, f"pages of the Origin {name!r} may not call this ({setting_variable('allowed_origins')})"
+                403, f"pages of the Origin {name!r} may not call this server ({setting_variable('allowed_origins')})"
             )
 
     def foreign_origin(self, fields: Mapping[bytes, bytes]) -> str | None:

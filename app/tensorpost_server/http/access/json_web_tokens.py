@@ -147,15 +147,17 @@ class TokenReader:
         except jwt.ImmatureSignatureError:
             raise InvalidToken("the token is not valid yet (nbf or iat); is a clock wrong?") from None
         except jwt.InvalidAudienceError:
-            raise InvalidToken(f"the token is for another audience (aud); here it is {self._audience}") from None
+            raise InvalidToken(
+                f"the token is for another audience (aud); this server requires {self._audience}"
+            ) from None
         except jwt.InvalidIssuerError:
-            raise InvalidToken(f"the token is of another issuer (iss); here it is {self._issuer}") from None
+            raise InvalidToken(f"the token is from another issuer (iss); this server requires {self._issuer}") from None
         except jwt.MissingRequiredClaimError as error:
             raise InvalidToken(f"the token has no claim {error.claim}") from None
         except jwt.InvalidAlgorithmError:
-            raise InvalidToken("the token is signed by an algorithm that its key is not for (alg)") from None
+            raise InvalidToken("the algorithm of the token (alg) does not fit its key") from None
         except jwt.InvalidSignatureError:
-            raise InvalidToken("the token's signature is not that of its key") from None
+            raise InvalidToken("the signature of the token does not match its key") from None
         except (InvalidToken, MemoryError):
             raise
         except Exception:  # noqa: BLE001 # PyJWT lets through what numbers, texts and cryptography raise
@@ -225,9 +227,9 @@ def read_issuer_keys(path: Path) -> tuple[IssuerKey, ...]:
         if (key := _read_key(cast("Mapping[str, Any]", member), f"{where}: key {number}")) is not None:
             keys.append(key)
     if not keys:
-        raise InvalidParameter(f"{where} has no key that signatures can be checked with")
+        raise InvalidParameter(f"{where} has no key that can verify signatures")
     if len({key.id for key in keys}) < len(keys):
-        raise InvalidParameter(f"{where} has two keys of one id (kid)")
+        raise InvalidParameter(f"{where} has two keys with the same id (kid)")
     return tuple(keys)
 
 
@@ -252,5 +254,5 @@ def _read_key(member: Mapping[str, Any], where: str) -> IssuerKey | None:
     except (PyJWTError, ValueError, TypeError) as error:
         raise InvalidParameter(f"{where} is not a valid {kind} key: {error}") from None
     if kind == "RSA" and public.key.key_size < _LEAST_RSA_BITS:
-        raise InvalidParameter(f"{where} has {public.key.key_size} bits; at least {_LEAST_RSA_BITS} are secure")
+        raise InvalidParameter(f"{where} has {public.key.key_size} bits; it must have at least {_LEAST_RSA_BITS}")
     return IssuerKey(id_, algorithms, public.key)

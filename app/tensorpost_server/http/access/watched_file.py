@@ -35,7 +35,7 @@ def read_trusted(path: Path, kind: str) -> bytes:
                 what = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
                 raise InvalidParameter(f"the {kind} {path} is {what}; a regular file is needed")
             if os.name == "posix" and mode & stat.S_IWOTH:
-                raise InvalidParameter(f"anybody may write to the {kind} {path}; take that right away (chmod o-w)")
+                raise InvalidParameter(f"anybody may write to the {kind} {path}; remove that permission (chmod o-w)")
             text = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise

@@ -99,7 +99,7 @@ class RequestParser(httptools.HttpRequestParser):
         except httptools.HttpParserError as error:
             if isinstance(cause := error.__context__, Refusal):
                 raise cause from None
-            raise Refusal(InvalidRequest("this is not a request of HTTP/1.1")) from None
+            raise Refusal(InvalidRequest("this is not an HTTP/1.1 request")) from None
         if self.unparsed_bytes > self._head_bytes:
             raise self._too_long()
 
@@ -124,7 +124,7 @@ class RequestParser(httptools.HttpRequestParser):
             raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
         if declines_upgrade and framing.chunked:
             # The parser would take the chunks for the next request.
-            raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
+            raise Refusal(InvalidRequest("a chunked body with Upgrade is not accepted; leave out one of the two"))
         return framing
 
 

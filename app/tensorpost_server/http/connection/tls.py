@@ -110,7 +110,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def _no_password() -> str:
     """OpenSSL would ask for one on the terminal."""
-    raise InvalidParameter("the private key is encrypted; the server takes keys without a password")
+    raise InvalidParameter("the private key is encrypted; the server accepts only keys without a password")
 
 
 def _context(settings: Settings) -> ssl.SSLContext:

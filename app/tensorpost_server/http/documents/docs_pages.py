@@ -44,8 +44,14 @@ code,pre{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.9em}
 pre{border:1px solid var(--line);border-radius:6px;overflow:auto;padding:.7rem;white-space:pre-wrap;
 overflow-wrap:anywhere}
 .wide{overflow:auto}
+.wide+.wide{margin-top:1rem}
 table{border-collapse:collapse}th,td{border-bottom:1px solid var(--line);padding:.3rem .8rem .3rem 0;text-align:left;
 vertical-align:top}
+@media (max-width:40rem){
+.wide table,.wide tbody,.wide tr,.wide td{display:block}.wide tr{border-bottom:1px solid var(--line);padding:.4rem 0}
+.wide tr:first-child{display:none}.wide td{border:0;overflow-wrap:anywhere;padding:.1rem 0 .1rem 8rem;position:relative}
+.wide td::before{color:var(--muted);content:attr(data-column);left:0;position:absolute;width:7.5rem}
+}
 ul.list{list-style:none;margin:0;padding:0}ul.list li{overflow-wrap:anywhere;padding:.15rem 0}
 ul.list span{color:var(--muted)}
 input{font:inherit;max-width:100%;padding:.4rem .6rem;width:28rem}

@@ -200,7 +200,9 @@ class GrpcServer:
             await method(call)
             return
         if stream.connection.health_only:
-            raise Refused("RESOURCE_EXHAUSTED", "too many connections are open; this one may ask for health only")
+            raise Refused(
+                "RESOURCE_EXHAUSTED", "too many connections are open; this one may use the health endpoints only"
+            )
         call.caller = await self._caller(call, path)
         self._open.add(stream, call.caller)
         try:

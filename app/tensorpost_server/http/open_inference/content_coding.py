@@ -33,7 +33,7 @@ def request_coding(content_encoding: bytes | None) -> Coding | None:
         return None
     if name not in (b"gzip", b"deflate"):
         raise UnsupportedMediaType(
-            f"Content-Encoding {name[:80].decode('latin-1')!r} is not read here; send gzip, deflate or none",
+            f"Content-Encoding {name[:80].decode('latin-1')!r} is not supported; send gzip, deflate or none",
             extra={"accept_encoding": "gzip, deflate"},
         )
     return "gzip" if name == b"gzip" else "deflate"
@@ -68,7 +68,7 @@ async def decompressed(
             raise InvalidRequest(f"the body is not {coding}: {error}") from None
         left = reader.unconsumed_tail
         if not part and not left and is_last and not reader.eof:
-            raise InvalidRequest(f"the {coding} body ends before its end")
+            raise InvalidRequest(f"the {coding} body is incomplete")
         length += len(part)
         if length > limit:
             raise LimitExceeded.of("the plain request body", length, limit, setting)

@@ -103,7 +103,7 @@ def sharing_worker(pool: Pool, device: object) -> Worker:
     """
     if not has_sharing_worker(pool):
         raise NoBackend(
-            "CUDA shared memory is not offered here, where no CUDA device is in use; use system shared memory, or "
+            "CUDA shared memory is not offered, because this server uses no CUDA device; use system shared memory, or "
             "binary tensors"
         )
     index = whole_number("device_id", device)

@@ -212,7 +212,7 @@ def _output(entry: object, path: tuple[str | int, ...], binary_output: bool) -> 
     if parameters.get("classification") is not None:
         if region is not None:
             refuse(path, "classification and shared_memory_region exclude each other", None, "one of them")
-        raise NoBackend("classification is not offered here; ask for the tensor, or for the operator TOP_K")
+        raise NoBackend("classification is not supported; request the tensor, or use the operator TOP_K")
     if region is None:
         return RequestedOutput(name, binary)
     if wanted is not None and binary:

@@ -95,7 +95,7 @@ class InferenceAnswer:
         if elements > settings.max_json_elements:
             raise LimitExceeded.of(
                 "the output as JSON numbers", elements, settings.max_json_elements, "TENSORPOST_MAX_JSON_ELEMENTS",
-                "elements, so ask for binary data",
+                "elements, so request binary data",
             )  # fmt: skip
 
     def json_elements(self, plan: Plan) -> int:
@@ -197,7 +197,7 @@ def output_forms(request: InferRequest, slots: Sequence[Slot], rows: Sequence[Da
             raise NotAcceptable(f"the protocol has no datatype for {row.numpy_name}, the type of {slot.name!r}")
         if is_wanted and not binary and region is None and row.open_inference in _NOT_IN_JSON:
             raise InvalidParameter(
-                f"output {slot.name!r} is {row.open_inference}, which JSON has no numbers for; ask for binary data"
+                f"output {slot.name!r} is {row.open_inference}, for which JSON has no numbers; request binary data"
             )
         if region is not None and row.item_size and slot.layout.size_in_bytes > region.size:
             refuse(
@@ -216,7 +216,7 @@ def _json_data(output: OutputForm, data: memoryview) -> str:
         try:
             texts = [element.decode() for element in decode_strings(data, math.prod(output.shape), output.name)]
         except UnicodeDecodeError:
-            raise InvalidParameter(f"output {output.name!r} is no Unicode text; ask for binary data") from None
+            raise InvalidParameter(f"output {output.name!r} is not Unicode text; request binary data") from None
         return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
     return json_numbers(Layout.row_major(output.data_type, output.shape).view(data)).decode()
 

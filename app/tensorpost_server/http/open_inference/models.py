@@ -198,17 +198,23 @@ class ModelCatalogue:
     @staticmethod
     def _preset(name: str, preset: Preset) -> Model:
         if name == "stats" or not name or set("/%? #\\") & {*name}:
-            raise InvalidParameter(f"a preset cannot be called {name[:60]!r}: no path of a model can hold that")
+            raise InvalidParameter(
+                f"a preset cannot have the name {name[:60]!r}: the path of a model cannot contain it"
+            )
         if _operator_model(name) is not None:
             raise InvalidParameter(f"the preset {name!r} has the name of an operator; give it another one")
         model = _operator_model(preset.operator)
         if model is None:
             guess = nearest(preset.operator, _OPERATORS)
             hint = f"; did you mean {guess!r}?" if guess else ""
-            raise InvalidParameter(f"the preset {name!r} is of {preset.operator[:60]!r}, which is no operator{hint}")
+            raise InvalidParameter(
+                f"the preset {name!r} is of {preset.operator[:60]!r}, which is not an operator{hint}"
+            )
         row = _SUFFIXES.get(preset.datatype.lower())
         if row is None:
-            raise InvalidParameter(f"the preset {name!r} has the datatype {preset.datatype[:40]!r}, which there is not")
+            raise InvalidParameter(
+                f"the preset {name!r} has the datatype {preset.datatype[:40]!r}, which does not exist"
+            )
         inputs = list(model.inputs)
         if inputs:
             shape = inputs[0].shape if preset.shape is None else tuple(preset.shape)

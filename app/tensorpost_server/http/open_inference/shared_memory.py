@@ -169,7 +169,7 @@ class SharedMemory:
         object_name = _KEY.fullmatch(key) if isinstance(key, str) else None
         if object_name is None or object_name[1].strip(".") == "" or object_name[1].startswith(_NOT_OURS):
             raise InvalidParameter(
-                f"the key {str(key)[:60]!r} names no shared memory object: letters, digits, '.', '_' and '-' do"
+                f"the key {str(key)[:60]!r} cannot name a shared memory object; use letters, digits, '.', '_' and '-'"
             )
         if not object_name[1].startswith(self._prefix):
             raise Forbidden(
@@ -280,7 +280,7 @@ class SharedMemory:
         most = math.ceil(self._share * left)
         if len(regions) >= most:
             raise LimitExceeded(
-                f"you have {len(regions):,} regions and may have {most:,} now; unregister those that are not used "
+                f"you have {len(regions):,} regions, and the limit is now {most:,}; unregister unused regions "
                 f"(setting {setting_variable('caller_share')})",
                 extra={
                     "limit": most,
@@ -321,7 +321,7 @@ def _access(refusal: str) -> Generator[None]:
 def _check(descriptor: int, key: str, begin: int, length: int) -> None:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
-        raise InvalidRequest(f"{key!r} is no shared memory object")
+        raise InvalidRequest(f"{key!r} is not a shared memory object")
     if about.st_uid != os.geteuid():
         raise Forbidden(f"the shared memory object {key!r} belongs to another user than this server's")
     if begin + length > about.st_size:

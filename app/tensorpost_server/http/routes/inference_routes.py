@@ -140,7 +140,7 @@ async def unload_model(request: Request) -> Response:
 async def not_offered(request: Request) -> Response:
     """Always refused."""
     del request
-    raise NoBackend("trace and log settings are not offered here; the server's own settings say what is recorded")
+    raise NoBackend("trace and log settings are not offered; the server's own settings decide what is recorded")
 
 
 @router.get("/v2/cudasharedmemory/status", name="cuda_region_status", summary="List the regions of CUDA shared memory")
