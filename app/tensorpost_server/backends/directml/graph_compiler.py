@@ -172,8 +172,8 @@ def graph_desc(graph: Graph, desc_of: Callable[[Any], OperatorDesc | str]) -> Gr
     joined = _joined_output(graph, descs)
     if joined is not None:
         return (
-            f"node {joined!r}: DirectML 1.15.4 may write over an output of the graph that a JOIN reads; leave it out of "
-            "the outputs"
+            f"node {joined!r}: DirectML 1.15.4 may write over an output of the graph that a JOIN reads; leave it out "
+            "of the outputs"
         )
     outputs = [*graph.outputs]
     outputs += [
