@@ -231,7 +231,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     ),
     "a typed tensor for a strided description": (
         TILE, framed({"InputTensor": tensor([2, 3], Strides=[4, 1]), **R}), FRAME,
-        400, "tensor-mismatch", None, "U8 with shape [28]",
+        400, "tensor-mismatch", None, "InputTensor has Strides: send the tensor's whole buffer as U8 of 28 bytes",
     ),
     # JSON
     "empty JSON": (TILE, b"", JSON, 400, "invalid-json", None, "the JSON text is empty"),

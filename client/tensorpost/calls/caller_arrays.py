@@ -168,8 +168,8 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
     if array.ndim != 1 or not array.flags.c_contiguous or looks_logical:
         raise InvalidParameter(
             f"{name} has strides or padding, so it wants its buffer: a one-dimensional contiguous array of {total} "
-            f"bytes, not {array.dtype.name} of shape {array.shape}; to lay elements out, write "
-            "buffer = np.zeros(tensor.total_tensor_size_in_bytes, np.uint8); tensor.view(buffer)[...] = x"
+            f"bytes, not {array.dtype.name} of shape {array.shape}; buffer_of(x) of the tensor's BufferTensorDesc lays "
+            "elements out"
         )
     return _first_bytes(name, _memory(array), total)
 

@@ -23,6 +23,7 @@ from .command_options import (
     Uds,
     Url,
     client_of,
+    usage,
 )
 from .terminal import print_table, progress_bar, size_text
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help 
     from numpy.typing import NDArray
 
     from ..client import Client
+    from ..descriptors.feature_levels import FeatureLevel
     from ..values.graph import Graph, Ref
     from .files import Source
 
@@ -132,9 +134,25 @@ def run_to_files(
 def check(
     document: GraphFile,
     inputs: SizesOf = None,
+    *,
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
 ) -> None:
-    """Check a graph, offline: every broken rule with its node, else the tensors that each node makes."""
-    print_nodes(_read(document, inputs))
+    """Check a graph, offline: every broken rule with its node; else its feature level and what each node makes."""
+    from ..descriptors.feature_levels import FeatureLevel
+
+    wanted = usage("--level", FeatureLevel.parse, level)
+    read = _read(document, inputs, wanted)
+    typer.echo(level_sentence(read, wanted)[0])
+    print_nodes(read)
+
+
+def level_sentence(read: Graph, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid graph, and its lowest feature level; None if all of its nodes are ONNX's."""
+    from ..graphs.graph_levels import lowest_level_of
+
+    lowest = lowest_level_of(read)
+    sentence = f"valid at feature level {level} (graph of {len(read.nodes)} nodes; lowest level {lowest or '-'})"
+    return sentence, None if lowest is None else str(lowest)
 
 
 def print_nodes(read: Graph) -> None:
@@ -190,17 +208,18 @@ def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
     _write_json(document_of(_read(document, None)), output)
 
 
-def _read(document: str, inputs: Sequence[str] | None) -> Graph:
+def _read(document: str, inputs: Sequence[str] | None, level: FeatureLevel | None = None) -> Graph:
     """The graph for the files of its inputs, or for the sizes that it declares."""
     from ..calls.graph_calls import graph_document, read_for  # operators load when they are named
     from .files import read_array
 
-    graph_of = graph_document(document)
+    graph_of, options = graph_document(document), {} if level is None else {"level": level}
     if not inputs:
-        return read_for(graph_of, None)
+        return read_for(graph_of, None, **options)
     return read_for(
         graph_of,
         {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")},
+        **options,
     )
 
 
