@@ -14,6 +14,7 @@ from .operator_desc import OperatorDesc
 __all__ = ["fields_filled_in", "left_out", "operator_class", "operator_meant", "operator_members", "parse_operator"]
 
 _MOST_SHOWN = 20  # unknown members listed by name
+_MOST_SUGGESTED = 4  # operators for a name that none has
 
 # What other libraries call DirectML's operators.
 _SYNONYMS: Mapping[str, str] = {
@@ -35,14 +36,18 @@ def operator_class(name: str) -> type[OperatorDesc]:
     short = _short_name(name)
     if (cls := find_operator(short)) is not None:
         return cls
-    guess = operator_meant(short)
+    whole = _with_whole_name(short)
+    guess = whole[0] if whole else operator_meant(short)
+    others = "".join([f" or {each!r}" for each in whole[1:]])
     how = " with Strides in another order" if short in ("PERMUTE", "TRANSPOSE") else ""
     if short in operator_names():
         message = f"DirectML's {short} has no implementation here yet"
     else:
         message = f"there is no operator {name[:60]!r} here"
     hint = (
-        f"; did you mean {guess!r}{how}?" if guess else f", nor one of a similar name among the {len(operator_types())}"
+        f"; did you mean {guess!r}{others}{how}?"
+        if guess
+        else f", nor one of a similar name among the {len(operator_types())}"
     )
     raise UnknownOperator(f"{message}{hint}", extra={"nearest": guess})
 
@@ -50,6 +55,12 @@ def operator_class(name: str) -> type[OperatorDesc]:
 def operator_meant(name: str) -> str | None:
     """The operator that a name which none has means most likely: by what other libraries say, then by `nearest`."""
     return _SYNONYMS.get(name.upper()) or nearest(name, operator_types())
+
+
+def _with_whole_name(short: str) -> list[str]:
+    """The operators whose names have a name of several words as a whole part, those of elements first."""
+    found = [each for each in operator_types() if "_" in short and f"_{short}_" in f"_{each}_"]
+    return sorted(found, key=lambda each: not each.startswith("ELEMENT_WISE_"))[:_MOST_SUGGESTED]
 
 
 def _short_name(name: str) -> str:
