@@ -377,8 +377,8 @@ class Client(NumpyCalls):
 
     def write_zarr(
         self,
-        desc: Operation,
-        inputs: Inputs,
+        desc: Operation | GraphDocument,
+        inputs: Inputs | GraphInputs,
         path: str | PathLike[str],
         *,
         shape: Sequence[int] | None = None,
@@ -388,15 +388,15 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+        """Run an operator, ONNX node or graph and write its output as a Zarr array on disk, in constant memory.
 
         The array (version 3, not compressed) is in `path` with `.part` behind it until it is complete. The same call by
         another process goes on where this one stopped: only what is missing is asked for. Neither zarr nor Ray is
         needed.
 
         Args:
-            desc: see `run`; it has one packed output.
-            inputs: see `run`.
+            desc: see `run`, or the graph of `run_graph`; it has one packed output.
+            inputs: see `run` and `run_graph`.
             path: a folder that is not there yet, as in `y.zarr`.
             shape: sizes of the array, if they are not those of the output.
             chunk_bytes: the most bytes of a chunk, of which each is a file. Default 16 MiB.

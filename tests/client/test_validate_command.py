@@ -139,7 +139,7 @@ def test_type_and_desc_are_read_as_directml_spells_them():
 def test_run_lays_out_the_elements_of_a_tensor_with_strides(server_url: str):
     tensor = {"DataType": "FLOAT32", "Sizes": [2, 3], "Strides": [0, 1]}
     document = {"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": [1, 2]}}
-    x = np.float32([[1, 2, 3], [1, 2, 3]])
+    x = np.array([[1, 2, 3], [1, 2, 3]], np.float32)
     np.save("x.npy", x)
     np.save("buffer.npy", x[0].view(np.uint8))
     np.save("wrong.npy", x.T.copy())

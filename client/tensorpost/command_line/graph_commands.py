@@ -25,7 +25,7 @@ from .command_options import (
     client_of,
     usage,
 )
-from .terminal import print_table, progress_bar, size_text
+from .terminal import keeping, print_table, progress_bar, size_text
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
     from numpy.typing import NDArray
@@ -71,7 +71,7 @@ def run(
     level: Level = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a graph with inputs from files, and write its outputs; npy is streamed to disk."""
+    """Run a graph with inputs from files, and write its outputs; npy and Zarr are streamed to disk."""
     from ..calls.graph_calls import graph_document  # operators load when they are named
     from .files import read_array
 
@@ -111,14 +111,20 @@ def run_to_files(
             f"the graph has the outputs {', '.join(slots)}, and -o names {', '.join(targets)}; name a file for each"
         )
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
-    if ZARR in formats.values():
-        raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")
+    is_zarr = ZARR in formats.values()
+    if is_zarr and len(targets) != 1:
+        raise InvalidParameter("a Zarr array is the only output of its graph; end each -o in .npy")
     for name, path in targets.items():
         check_destination(path)
-        if formats[name] != "npy":
+        if formats[name] not in ("npy", ZARR):
             check_picture(slots[name].layout.data_type.dtype, picture_shape(slots[name].layout.sizes), formats[name])
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
-    with progress_bar(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet, kept=is_zarr) as progress:
+        if is_zarr:
+            (path,) = targets.values()
+            with keeping(path):
+                client.write_zarr(graph_of, arrays, path, progress=progress, **options)
+            return
         blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)

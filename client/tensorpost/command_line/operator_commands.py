@@ -98,7 +98,7 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
         "device": computation.device,
         "feature_level": computation.level,
     }
-    with progress_bar(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet, kept=out_format == ZARR) as progress:
         if out_format == ZARR:
             with keeping(output):
                 client.write_zarr(

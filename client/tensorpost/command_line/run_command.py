@@ -300,7 +300,8 @@ def compute_outputs(
     if ZARR in formats:
         if len(outputs) != 1 or len(operation.outputs) != 1:
             raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
-        with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress, keeping(outputs[0]):
+        total = total_bytes(operation, arrays)
+        with progress_bar(total, quiet=quiet, kept=True) as progress, keeping(outputs[0]):
             client.write_zarr(operation, arrays, outputs[0], progress=progress, **options)
         return
     picture = next((file_format for file_format in formats if file_format not in (None, "npy", "bin")), None)
