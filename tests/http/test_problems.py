@@ -650,4 +650,7 @@ def test_what_a_terminal_shows_ends_with_a_line_feed(app: AppClient):
 def test_a_body_that_curl_calls_a_form_gets_the_option_to_write(app: AppClient):
     form = {"content-type": "application/x-www-form-urlencoded"}
     problem = assert_problem(app.post(f"{TILE}?repeats=1,2", npy_bytes(X), form), 415, "unsupported-media-type")
-    assert problem["detail"].endswith(", with curl by -H 'content-type: application/x-npy'")
+    assert problem["detail"].endswith(
+        ", with curl by -H 'content-type: application/json' for JSON and -H 'content-type: application/x-npy' for an "
+        "npy file"
+    )

@@ -67,9 +67,11 @@ def request_template(operation: Operation) -> RequestTemplate:
         InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
     if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
+        how = "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+        if isinstance(operation, Resampling):
+            how = "pass its .operation, and an array of its .sent_shape"
         raise InvalidParameter(
-            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; "
-            "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; {how}"
         )
     return _template(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
