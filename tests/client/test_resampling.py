@@ -373,7 +373,7 @@ X = np.zeros((4, 6), np.float32)
         ),
         ([[1.0]], {"scales": (2, 2)}, "not list; np.asarray(x) makes an array"),
         (np.zeros((2, 2)), {"scales": (2, 2)}, "not float64; convert it first, as in x.astype(np.float32)"),
-        (np.zeros((2, 2), np.uint16), {"scales": (2, 2)}, "which takes it and answers in the same type, with fractions"),
+        (np.zeros((2, 2), np.uint16), {"scales": (2, 2)}, "takes it and answers in the same type, with fractions"),
         (np.zeros((2, 2), np.int16), {"scales": (2, 2)}, 'x, scales=[2, 2], axes=[0, 1], mode="linear"'),
         (np.zeros((2, 2), np.bool_), {"scales": (2, 2)}, "x.view(np.uint8)"),
         (np.zeros((), np.float32), {"scales": ()}, "x has no dimensions"),

@@ -225,8 +225,8 @@ def resample(
     if filtered is not True and read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
             f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, run a "
-            "graph with Cast and Resize, or use a command that takes it and answers in the same type, with fractions cut "
-            "off for integers: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
+            "graph with Cast and Resize, or use a command that takes it and answers in the same type, with fractions "
+            "of integers cut off: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
         )
     if chosen is None:
         option, lengths = ("--size", counts) if factors is None else ("--scale", factors)
