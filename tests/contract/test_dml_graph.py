@@ -296,7 +296,7 @@ RULES: dict[str, tuple[Document, str, str]] = {
             )
         ),
         "$.Nodes[0].Desc.Operator.Desc.InputTensor",
-        "InputTensor is required, and cannot be null",
+        "InputTensor must be a JSON object: it is required, and cannot be null",
     ),
     "a node that reads itself": (
         graph([add(2, 3)], [into(0, 0, 0)], [out(0, 0, 0)], [between(0, 0, 0, 1)]),

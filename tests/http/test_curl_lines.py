@@ -42,7 +42,7 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
 
 @needs_curl
 def test_a_tensor_with_strides_is_sent_as_its_buffer(tmp_path: Path):
-    np.save(tmp_path / "rows.npy", np.float32([1, 2, 3, 0, 4, 5, 6]).view(np.uint8))
+    np.save(tmp_path / "rows.npy", np.array([1, 2, 3, 0, 4, 5, 6], np.float32).view(np.uint8))
 
     run_lines("wire.md", tmp_path)
 

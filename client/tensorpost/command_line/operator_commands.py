@@ -416,7 +416,7 @@ def validate(
         return
     typer.echo(sentence)
     if filled_in:
-        typer.echo(f"filled in, since left out: {', '.join(filled_in)} (--strict refuses them)")
+        typer.echo(f"filled in, since left out: {', '.join(filled_in)} (--strict refuses this)")
 
 
 def _read_document(file: str) -> Any:
