@@ -251,8 +251,8 @@ class AsyncClient(NumpyCalls):
 
     async def write_zarr(
         self,
-        desc: Operation,
-        inputs: Inputs,
+        desc: Operation | GraphDocument,
+        inputs: Inputs | GraphInputs,
         path: str | PathLike[str],
         *,
         shape: Sequence[int] | None = None,
@@ -262,7 +262,7 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+        """Run an operator, ONNX node or graph and write its output as a Zarr array on disk, in constant memory.
 
         See `Client.write_zarr`.
         """

@@ -378,8 +378,8 @@ class Client(NumpyCalls):
 
     def write_zarr(
         self,
-        desc: Operation,
-        inputs: Inputs,
+        desc: Operation | GraphDocument,
+        inputs: Inputs | GraphInputs,
         path: str | PathLike[str],
         *,
         shape: Sequence[int] | None = None,
@@ -389,15 +389,15 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Run an operator or ONNX node and write its output as a Zarr array on disk, in constant memory.
+        """Run an operator, ONNX node or graph and write its output as a Zarr array on disk, in constant memory.
 
         The array (version 3, not compressed) is in `path` with the suffix `.part` until it is complete. The same call
         in another process continues where this one stopped, and transfers only what is missing. Neither zarr nor Ray
         is needed.
 
         Args:
-            desc: see `run`; it has one packed output.
-            inputs: see `run`.
+            desc: see `run`, or the graph of `run_graph`; it has one packed output.
+            inputs: see `run` and `run_graph`.
             path: a folder that does not exist yet, as in `y.zarr`.
             shape: sizes of the array, if they are not those of the output.
             chunk_bytes: the largest size of a chunk in bytes; each chunk is a file. Default 16 MiB.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.costly import means_of_columns
 from tests.support.http_app import FRAME, JSON, assert_problem, frame_bytes, http_app, npy_bytes, request_bytes, serving
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.onnx import OnnxNode
 from tensorpost.values.problems import LimitExceeded
 from tensorpost_server.engine.cost import CostMeter
 from tensorpost_server.forms import base
@@ -148,3 +150,17 @@ def test_the_bound_holds_for_calls_that_are_in_the_call_cache() -> None:
         refused = server.ask(request_bytes("POST", target, body, {"content-type": "application/x-npy"}))
 
     assert_problem(refused, 413, "limit-exceeded")
+
+
+def test_resampled_integers_have_a_cost_of_their_own(clock: Clock) -> None:
+    def resized(dtype: str) -> Plan:
+        inputs = {"X": np.zeros((64, 64), dtype), "scales": [2.0, 2.0]}
+        return make_plan(OnnxNode.of("Resize", inputs, opset=19, mode="linear"), 1 << 30)
+
+    meter, floats, integers = CostMeter(1, processor=True), resized("float32"), resized("uint16")
+
+    meter.timer(floats).timed(1 << 20, takes(clock, 1e-3))(0)
+
+    assert meter.seconds(integers) == pytest.approx(5e-9 * integers.work), "what floats took says nothing of them"
+    meter.timer(integers).timed(1 << 20, takes(clock, 8e-3))(0)
+    assert meter.seconds(integers) / meter.seconds(floats) == pytest.approx(8 * integers.work / floats.work)

@@ -106,7 +106,7 @@ def test_a_strided_tensor_is_sent_as_its_whole_buffer() -> None:
         (PACKED, {}, "got none"),
         (PACKED, {"inputs": X}, "inputs"),
         (PACKED, {"input": X, "scale": X}, "scale"),
-        (ROWS, np.arange(6, dtype=np.float32).reshape(2, 3), "view"),
+        (ROWS, np.arange(6, dtype=np.float32).reshape(2, 3), "buffer_of"),
         (ROWS, np.arange(8, dtype=np.float32).reshape(2, 4), "one-dimensional"),
         (ROWS, np.arange(16, dtype=np.float32)[::2], "one-dimensional"),
         (ROWS, np.arange(7, dtype=np.float32), "28 bytes.*needs 32"),

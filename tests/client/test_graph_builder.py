@@ -270,8 +270,12 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
         lambda c: c.g.build(y=ARRAY),
     ),
     "named sizes": (
-        InvalidParameter, 'onnx."Resize"',
+        InvalidParameter, 'onnx."Resize", x, scales=.*, axes=.*, mode="linear".,',
         lambda c: c.g.resample(c.photo, scales=2, axes=1),
+    ),
+    "named sizes and a filter": (
+        InvalidParameter, 'onnx."Resize", x, sizes=.*, antialias=1, exclude_outside=1',
+        lambda c: c.g.resample(c.photo, sizes=2, axes=1, antialias=True),
     ),
     "length": (
         InvalidParameter, "axis 1 of x has no number",

@@ -228,14 +228,57 @@ def test_every_command_that_writes_arrays(server: str, tmp_path: Path, words: tu
     assert "exists" in again.stderr
 
 
-def test_a_graph_writes_no_zarr(server: str, tmp_path: Path) -> None:
-    (tmp_path / "g.json").write_text(
-        json.dumps(
-            {"inputs": {"x": {}}, "nodes": [{"name": "y", "op_type": "Neg", "inputs": "x"}], "outputs": {"y": "y"}}
-        )
-    )
-    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+GRAPH: dict[str, Any] = {
+    "inputs": {"x": {}},
+    "nodes": [
+        {"name": "t", "op_type": "Tile", "inputs": {"input": "x", "repeats": [*REPEATS]}},
+        {"name": "y", "op_type": "BitwiseNot", "inputs": ["t"]},
+    ],
+    "outputs": {"y": "y"},
+}
+
+
+@pytest.mark.parametrize("kind", [Client, BlockingAsyncClient])
+def test_a_graph_goes_on_where_it_stopped(server: str, tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "y.zarr"
+    with cutting_proxy(server, [9 * MIB]) as proxy, kind(proxy.url, retries=0) as tp:
+        with pytest.raises(IncompleteBody):
+            tp.write_zarr(GRAPH, {"x": X}, path, chunk_bytes=MIB)
+        tp.write_zarr(GRAPH, {"x": X}, path, chunk_bytes=MIB)
+        begin = int(proxy.heads[1].partition(b"rows=")[2].partition(b":")[0]) * 9770
+    assert 8 * MIB - 9770 <= begin <= 9 * MIB
+    np.testing.assert_array_equal(read_zarr(path), ~WHOLE)
+
+
+def test_the_command_writes_a_graph(server: str, tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text(json.dumps(GRAPH))
+    np.save(tmp_path / "x.npy", X)
     words = ("graph", "run", str(tmp_path / "g.json"), f"x={tmp_path / 'x.npy'}", "-o", f"y={tmp_path / 'y.zarr'}")
     done = invoke(*words, "--url", server)
+    assert (done.returncode, done.stderr) == (0, "")
+    np.testing.assert_array_equal(read_zarr(tmp_path / "y.zarr"), ~WHOLE)
+
+
+def test_a_graph_of_several_outputs_writes_no_zarr(server: str, tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text(json.dumps({**GRAPH, "outputs": {"t": "t", "y": "y"}}))
+    np.save(tmp_path / "x.npy", X)
+    words = ("graph", "run", str(tmp_path / "g.json"), f"x={tmp_path / 'x.npy'}")
+    done = invoke(*words, "-o", f"y={tmp_path / 'y.zarr'}", "-o", f"t={tmp_path / 't.npy'}", "--url", server)
     assert done.returncode == 1
-    assert "npy, safetensors or pictures" in done.stderr
+    assert "a Zarr array is the only output of its graph" in done.stderr
+
+
+def test_a_part_of_another_backend_is_refused_in_the_command_s_words(server: str, tmp_path: Path) -> None:
+    source, part = tmp_path / "x.npy", tmp_path / "y.zarr.part"
+    np.save(source, X)
+    words = ("tile", str(source), "--repeats", "1,1,7,40", "-o", str(tmp_path / "y.zarr"), "--timeout", "1")
+    with cutting_proxy(server, [40 * MIB]) as proxy:
+        proxy.silent_after = 1
+        invoke(*words, "--url", proxy.url)
+
+    done = invoke(*words, "--url", server, "--backend", "null")
+
+    assert done.returncode == 1
+    assert "goes on from there" not in done.stderr
+    assert "If-Range" not in done.stderr
+    assert f"choose numpy, or remove {part} to begin again" in " ".join(done.stderr.split())

@@ -286,9 +286,34 @@ RULES: dict[str, tuple[Document, str, str]] = {
             [out(0, 0, 0)],
             [],
         ),
-        "$.Nodes[0].Desc.Operator.desc",
-        "has strides or padding",
+        "$.Nodes[0].Desc.Operator.desc.OutputTensor.Strides",
+        "OutputTensor of 'activation_relu' has Strides; tensorpost computes graphs whose nodes make packed tensors",
     ),
+    "an operator in DirectML's spelling": (
+        changed(
+            lambda d: d["Nodes"][0]["Desc"].update(
+                Operator={"Type": "DML_OPERATOR_ACTIVATION_RELU", "Desc": {"InputTensor": None}}
+            )
+        ),
+        "$.Nodes[0].Desc.Operator.Desc.InputTensor",
+        "InputTensor must be a JSON object: it is required, and cannot be null",
+    ),
+    "a node that reads itself": (
+        graph([add(2, 3)], [into(0, 0, 0)], [out(0, 0, 0)], [between(0, 0, 0, 1)]),
+        "$.IntermediateEdges",
+        "in a circle",
+    ),
+    "a circle of other sizes": (
+        graph(
+            [operator("JOIN", InputTensors=[tensor(2, 3), tensor(2, 3)], OutputTensor=tensor(4, 3), Axis=0)],
+            [into(0, 0, 0)],
+            [out(0, 0, 0)],
+            [between(0, 0, 0, 1)],
+        ),
+        "$.IntermediateEdges",
+        "in a circle",
+    ),
+    "a count of several": (changed(lambda d: d.update(NodeCount=2)), "$.NodeCount", "Nodes has 3 entries"),
     "bytes of the rounding": (
         graph(
             [

@@ -1,6 +1,7 @@
 """`parse_operator` reads DxDispatch's documents; every path starts at the document's root."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -216,3 +217,16 @@ def test_documents_read_back(desc: TileOperatorDesc) -> None:
     assert parse_operator(document) == desc
     long = {**document["desc"], "InputTensor": {"Type": "BUFFER", "Desc": document["desc"]["InputTensor"]}}
     assert parse_operator({"type": "tile", "desc": long}) == desc
+
+
+def test_all_operators_with_the_whole_name_are_suggested() -> None:
+    suggested = "did you mean 'ELEMENT_WISE_QUANTIZE_LINEAR' or 'DYNAMIC_QUANTIZE_LINEAR'?"
+    with pytest.raises(UnknownOperator, match=re.escape(suggested)) as error:
+        operator_class("DML_OPERATOR_QUANTIZE_LINEAR")
+    assert error.value.extra["nearest"] == "ELEMENT_WISE_QUANTIZE_LINEAR"
+
+
+def test_a_field_of_the_same_words_is_suggested() -> None:
+    fields = {"InputTensor": {}, "PaddingStart": [0]}
+    with pytest.raises(InvalidDescriptor, match="'PaddingStart'; did you mean 'StartPadding'"):
+        operator_class("MAX_POOLING")(**fields)

@@ -25,7 +25,7 @@ from tensorpost.descriptors import (
     packed_strides,
 )
 from tensorpost.values.datatypes import TensorDataType
-from tensorpost.values.problems import BodyMismatch, InvalidDescriptor
+from tensorpost.values.problems import BodyMismatch, InvalidDescriptor, InvalidParameter
 
 VECTORS = Path(__file__).parent / "tensor"
 ARRAY_TYPES = [name for name, bits in DATA_TYPE_BITS.items() if bits >= 8]
@@ -503,3 +503,35 @@ def test_printed_is_what_is_neither_derived_nor_a_default() -> None:
     assert str(packed) == "BufferTensorDesc(DataType FLOAT32, Sizes (2, 3))"
     assert str(strided) == "BufferTensorDesc(DataType FLOAT32, Sizes (2, 3), Strides (5, 1))"
     assert "data_type=<TensorDataType.FLOAT32: 1>" in repr(packed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "elements", "numbers"),
+    [
+        ((2, 3), (4, 1), [[1, 2, 3], [4, 5, 6]], [1, 2, 3, 0, 4, 5, 6]),
+        ((2, 3), (1, 2), [[1, 3, 5], [2, 4, 6]], [1, 2, 3, 4, 5, 6]),
+        ((2, 3), (0, 1), [[1, 2, 3], [1, 2, 3]], [1, 2, 3]),
+        ((2, 2), (1, 1), [[1, 2], [2, 3]], [1, 2, 3]),
+        ((2, 3), None, [[1, 2, 3], [4, 5, 6]], [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_elements_are_laid_out_in_a_buffer(sizes: Any, strides: Any, elements: Any, numbers: list[int]) -> None:
+    tensor = BufferTensorDesc(data_type="FLOAT32", sizes=sizes, strides=strides)
+
+    buffer = tensor.buffer_of(np.array(elements, np.float32))
+
+    assert buffer.view(np.float32).tolist() == numbers
+    assert tensor.view(buffer).tolist() == elements
+
+
+@pytest.mark.parametrize(
+    ("elements", "said"),
+    [
+        (np.zeros((2, 3), np.float64), "float64"),
+        (np.zeros((3, 2), np.float32), r"\(3, 2\)"),
+        (np.arange(6, dtype=np.float32).reshape(2, 3), "share addresses"),
+    ],
+)
+def test_elements_that_have_no_place_in_a_buffer_are_refused(elements: Any, said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        BufferTensorDesc(data_type="FLOAT32", sizes=(2, 3), strides=(0, 1)).buffer_of(elements)

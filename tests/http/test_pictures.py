@@ -348,3 +348,11 @@ def test_npz_that_is_broken_or_too_large(app: AppClient):
         answer = app.post(ADD, content, NPZ)
         assert (answer.status_code, said in answer.text) == (status, True), answer.text
     assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
+
+
+def test_an_output_that_is_no_picture_names_the_field_that_was_sent(app: AppClient):
+    answer = app.post(f"{TILE}?repeats=1,1,1", npy_bytes(np.zeros((3, 4, 6), np.uint8)), NPY | {"accept": "image/png"})
+
+    detail = assert_problem(answer, 406, "not-acceptable")["detail"]
+    assert detail.endswith("-H 'accept: image/png; layout=NCHW'")
+    assert "content-type" not in detail

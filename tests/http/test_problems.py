@@ -231,7 +231,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     ),
     "a typed tensor for a strided description": (
         TILE, framed({"InputTensor": tensor([2, 3], Strides=[4, 1]), **R}), FRAME,
-        400, "tensor-mismatch", None, "U8 with shape [28]",
+        400, "tensor-mismatch", None, "InputTensor has Strides: send the tensor's whole buffer as U8 of 28 bytes",
     ),
     # JSON
     "empty JSON": (TILE, b"", JSON, 400, "invalid-json", None, "the JSON text is empty"),
@@ -650,4 +650,7 @@ def test_what_a_terminal_shows_ends_with_a_line_feed(app: AppClient):
 def test_a_body_that_curl_calls_a_form_gets_the_option_to_write(app: AppClient):
     form = {"content-type": "application/x-www-form-urlencoded"}
     problem = assert_problem(app.post(f"{TILE}?repeats=1,2", npy_bytes(X), form), 415, "unsupported-media-type")
-    assert problem["detail"].endswith(", with curl by -H 'content-type: application/x-npy'")
+    assert problem["detail"].endswith(
+        ", with curl by -H 'content-type: application/json' for JSON and -H 'content-type: application/x-npy' for an "
+        "npy file"
+    )

@@ -16,7 +16,7 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc, operator_
 TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
 MEMBERS = {
     "valid", "feature_level", "violations", "lowest_feature_level", "op", "output", "inputs", "outputs",
-    "input_bytes", "output_bytes", "cost",
+    "input_bytes", "output_bytes", "cost", "filled_in",
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
         ("count-disagrees", "$.desc.RepeatsCount"),
         ("repeat-zero", "$.desc.Repeats[1]"),
     } == {(violation["code"], violation["path"]) for violation in found["violations"]}
-    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 8
+    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 9
 
 
 def test_a_level_that_does_not_take_it(app: AppClient):
@@ -179,3 +179,31 @@ def test_anything_gets_a_verdict_or_a_problem(app: AppClient, document: Any):
         else:
             assert_problem(answer, answer.status_code, answer.json()["type"].rpartition(":")[2])
             assert answer.status_code in (400, 404, 413)
+
+
+def test_a_tensor_with_strides_is_said_to_travel_as_bytes(app: AppClient):
+    strided = {**TILE, "InputTensor": {"DataType": "INT16", "Sizes": [2, 3], "Strides": [4, 1]}}
+
+    (found,) = verdict(app, {"type": "TILE", "desc": strided})["inputs"]
+
+    assert (found["dtype"], found["shape"], found["size_in_bytes"]) == ("uint8", [16], 16)
+
+
+def test_fields_that_were_filled_in_are_listed_or_refused(app: AppClient):
+    document = {"type": "TILE", "desc": TILE}
+    loose, strict = verdict(app, document), verdict(app, document, "?strict=1")
+
+    assert (loose["filled_in"], loose["valid"]) == (["OutputTensor"], True)
+    assert [(each["code"], each["path"]) for each in strict["violations"]] == [("field-missing", "$.desc.OutputTensor")]
+    assert verdict(app, loose["op"], "?strict=1")["filled_in"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "said"),
+    [("strict=yes", {}, "it must be 1"), ("strict=1", {"op_type": "Abs"}, "leave it out for graphs and ONNX nodes")],
+)
+def test_strict_is_for_operators(app: AppClient, query: str, document: Any, said: str):
+    answer = app.post(f"/v1/validate?{query}", json.dumps(document).encode(), JSON)
+
+    assert_problem(answer, 400, "invalid-parameter")
+    assert said in answer.json()["detail"]

@@ -192,3 +192,30 @@ def test_the_reference_as_json_has_the_same_fields() -> None:
         document = json.loads(json.dumps(reference.to_json()))
         assert [each["name"] for each in document["fields"]] == [each.name for each in cls.facts.fields]
         assert document["formula"] == reference.formula
+
+
+def test_the_struct_has_the_enums_of_the_header():
+    # DirectML.h: struct DML_RESAMPLE2_OPERATOR_DESC, struct DML_GEMM_OPERATOR_DESC
+    resample, gemm = (blocks_markdown(operator_page(operator_reference(name))) for name in ("resample2", "gemm"))
+
+    assert "    DML_INTERPOLATION_MODE InterpolationMode;" in resample
+    assert "    DML_AXIS_DIRECTION RoundingDirection;" in resample
+    assert "    UINT DimensionCount;" in resample
+    assert "    DML_MATRIX_TRANSFORM TransA;" in gemm
+
+
+@pytest.mark.parametrize(
+    ("operator", "field", "said"),
+    [
+        ("resample2", "Scales", "required, unless it follows from the other fields"),
+        ("resample2", "RoundingDirection", "required"),
+        ("gather", "Axis", "required"),
+        ("gather", "IndexDimensions", "filled in; `"),
+        ("convolution", "Mode", "CROSS_CORRELATION"),
+    ],
+)
+def test_what_is_left_out_is_required_or_filled_in(operator: str, field: str, said: str):
+    found = operator_reference(operator).field(field).default
+
+    assert said in found
+    assert ("unless" in found) == ("unless" in said)

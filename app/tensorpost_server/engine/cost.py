@@ -1,4 +1,4 @@
-"""How long a plan takes on a device: seconds per element of each operator, learnt from slices that were computed."""
+"""How long a plan takes on a device: seconds per element of each kind of plan, learnt from slices computed before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WEIGHT = 0.25  # of a new time
 
 
 class CostMeter:
-    """Learns what an element of each operator costs on one device. May be used from any thread.
+    """Learns what an element of each kind of plan costs on one device. May be used from any thread.
 
     Args:
         threads: slices that the device computes at the same time.
@@ -43,7 +43,7 @@ class CostMeter:
 
     @property
     def seconds_per_element(self) -> Mapping[str, float]:
-        """What was learnt, by operator; `*` is the guess for all others."""
+        """What was learnt, by `Plan.cost_kind`; `*` is the guess for all others."""
         with self._lock:
             return {"*": self._first, **self._rates}
 
@@ -53,7 +53,7 @@ class CostMeter:
 
     def part_seconds(self, plan: Plan, work: int) -> float:
         """Estimate of the time that a part of the plan takes here that reads and combines so many elements."""
-        return work * self._rates.get(plan.operator, self._first)
+        return work * self._rates.get(plan.cost_kind, self._first)
 
     def _threads_of(self, plan: Plan) -> int:
         """How many threads the plan keeps at work."""
@@ -79,12 +79,12 @@ class CostMeter:
         """What records the times of one run."""
         return RunTimer(self, plan, self._threads_of(plan))
 
-    def learn(self, operator: str, rate: float) -> None:
-        """Take note of the seconds that an element of an operator has taken."""
+    def learn(self, kind: str, rate: float) -> None:
+        """Take note of the seconds that an element of a plan of this kind has taken."""
         rate = min(max(rate, self._first / _MOST_CHANGE), self._first * _MOST_CHANGE)
         with self._lock:
-            before = self._rates.get(operator, rate)
-            self._rates[operator] = before + _WEIGHT * (rate - before)
+            before = self._rates.get(kind, rate)
+            self._rates[kind] = before + _WEIGHT * (rate - before)
 
 
 class RunTimer:
@@ -96,10 +96,10 @@ class RunTimer:
         threads: how many of them run at the same time.
     """
 
-    __slots__ = ("_meter", "_operator", "_taken", "_threads")
+    __slots__ = ("_kind", "_meter", "_taken", "_threads")
 
     def __init__(self, meter: CostMeter, plan: Plan, threads: int) -> None:
-        self._meter, self._operator, self._threads = meter, plan.operator, threads
+        self._meter, self._kind, self._threads = meter, plan.cost_kind, threads
         self._taken = 0.0
 
     def timed(self, work: int, compute: Callable[..., T]) -> Callable[..., T]:
@@ -116,7 +116,7 @@ class RunTimer:
             seconds = computed.seconds
             self._taken += seconds
             if work >= _LEAST_WORK:
-                self._meter.learn(self._operator, seconds / work)
+                self._meter.learn(self._kind, seconds / work)
             return made
 
         return compute_timed

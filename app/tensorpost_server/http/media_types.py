@@ -82,13 +82,13 @@ class Pixels(NamedTuple):
                 )
         return cls(layout, dtype)
 
-    def axes(self, media_type: str) -> str:
-        """What the axes of a picture's tensor are and how to choose others, for messages."""
+    def axes(self, media_type: str, field: str = "content-type") -> str:
+        """What the axes of a picture's tensor are and how to choose others in a header field, for messages."""
         if self.layout == "NCHW":
             return "a picture is 1, channels, height, width with layout=NCHW"
         return (
             "a picture is 1, height, width, channels here; for channels first send it with "
-            f"-H 'content-type: {media_type}; layout=NCHW'"
+            f"-H '{field}: {media_type}; layout=NCHW'"
         )
 
 
@@ -246,7 +246,11 @@ def _request_type(content_type: bytes | None, only: MediaType | None = None) -> 
         return media_type
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
     known = _known() if only is None else only.value
-    hint = f", with curl by -H 'content-type: {known.partition(',')[0]}'" if name == _FORM else ""
+    hint = ""
+    if name == _FORM:
+        hint = f", with curl by -H 'content-type: {MediaType.JSON.value}' for JSON"
+        if only is None:
+            hint += f" and -H 'content-type: {MediaType.NPY.value}' for an npy file"
     raise UnsupportedMediaType(f"{what}; send {known}{hint}", extra={"accept": known})
 
 

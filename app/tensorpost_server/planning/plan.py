@@ -14,6 +14,7 @@ from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.operation import Operation, Slot
 
 from ..forms import whole_box
+from ..forms.axes import AxesForm
 from ..forms.base import extents
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
@@ -63,6 +64,7 @@ class Plan:
         streamed_bytes: bytes of the results of the streamed steps, if they were computed in full.
         libraries: what computes some of it on every backend, as ONNX Runtime.
         checked_inputs: inputs that hold indices, which are checked in host memory before a run starts.
+        cost_kind: plans of one kind share what an element costs: those of an operator, but for resampling of integers.
     """
 
     graph: Graph
@@ -88,6 +90,7 @@ class Plan:
     streamed_bytes: int = field(init=False)
     libraries: tuple[str, ...] = field(init=False)
     checked_inputs: frozenset[int] = field(init=False)
+    cost_kind: str = field(init=False)
 
     def __post_init__(self) -> None:
         is_graph = bool(self.steps[0].name)
@@ -99,8 +102,12 @@ class Plan:
             step.sources[step.form.index_range.input] for step in self.steps if step.form.index_range is not None
         ]
         constants = self.graph.constants if is_graph else ()
+        # Integers are rounded by functions of arrays, floats are computed in fused loops.
+        rounded = any(isinstance(step.form, AxesForm) and _is_integer(step.outputs[0]) for step in self.steps)
+        operator = "graph" if is_graph else self.operation.name
         follows = {
             "is_graph": is_graph,
+            "cost_kind": f"{operator} of integers" if rounded else operator,
             "inputs": inputs,
             "input_layouts": layouts,
             "outputs": outputs,
@@ -153,6 +160,10 @@ class Plan:
     def operator(self) -> str:
         """The operator's short name, for instance `TILE`; `graph` for a graph."""
         return "graph" if self.is_graph else self.operation.name
+
+
+def _is_integer(slot: Slot) -> bool:
+    return slot.layout.data_type.dtype.kind in "iu"
 
 
 class _PlanKey:

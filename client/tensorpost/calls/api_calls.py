@@ -376,15 +376,22 @@ async def _blocks(
 
 
 async def write_zarr(
-    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, path: str | PathLike[str],
-    shape: Sequence[int] | None, chunk_bytes: int, options: RequestOptions,
+    transport: Transport | ManyServers, operation: Operation | GraphDocument, inputs: Inputs | GraphInputs,
+    path: str | PathLike[str], shape: Sequence[int] | None, chunk_bytes: int, options: RequestOptions,
 ) -> None:  # fmt: skip
-    """Write an operation's output as a Zarr array; see `Client.write_zarr`."""
+    """Write the output of an operation or a graph as a Zarr array; see `Client.write_zarr`."""
     from . import zarr_store  # few callers need it
 
-    template = request_template(operation)
+    if isinstance(operation, (Mapping, str, PathLike)):
+        from .graph_calls import graph_request  # operators load when they are named
+
+        sent = graph_request(operation, cast("GraphInputs", inputs))
+        template, request = sent.template, _graph_request(sent, options)
+    else:
+        template = request_template(cast("Operation", operation))
+        request = _request(template, cast("Inputs", inputs), options)
     array = zarr_store.ZarrArray.of(template, shape, whole_number("chunk_bytes", chunk_bytes, 1))
-    await zarr_store.write_zarr(transport, template, _request(template, inputs, options), array, path)
+    await zarr_store.write_zarr(transport, template, request, array, path)
 
 
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:

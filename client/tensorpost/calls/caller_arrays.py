@@ -67,9 +67,11 @@ def request_template(operation: Operation) -> RequestTemplate:
         InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
     if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
+        how = "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+        if isinstance(operation, Resampling):
+            how = "pass its .operation, and an array of its .sent_shape"
         raise InvalidParameter(
-            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; "
-            "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; {how}"
         )
     return _template(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
@@ -168,8 +170,8 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
     if array.ndim != 1 or not array.flags.c_contiguous or looks_logical:
         raise InvalidParameter(
             f"{name} has strides or padding, so it wants its buffer: a one-dimensional contiguous array of {total} "
-            f"bytes, not {array.dtype.name} of shape {array.shape}; to lay elements out, write "
-            "buffer = np.zeros(tensor.total_tensor_size_in_bytes, np.uint8); tensor.view(buffer)[...] = x"
+            f"bytes, not {array.dtype.name} of shape {array.shape}; buffer_of(x) of the tensor's BufferTensorDesc lays "
+            "elements out"
         )
     return _first_bytes(name, _memory(array), total)
 

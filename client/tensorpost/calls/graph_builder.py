@@ -322,10 +322,11 @@ class GraphBuilder(NumpyCalls):
         tensor = self._tensor(x)
         shape = tensor.shape
         if any(not isinstance(size, int) for size in shape):
+            given = "sizes=[...]" if scales is None else "scales=[...]"
+            filtered = ", antialias=1, exclude_outside=1" if antialias else ""
             raise InvalidParameter(
-                f"x has the sizes {shape}, and scales follow from numbers; declare them as numbers, or send "
-                'onnx("Resize", x, sizes=[...], axes=[...], mode="linear", antialias=1, exclude_outside=1), '
-                "which takes any"
+                f"x has the sizes {shape}, and resample() needs numbers; declare them as numbers, or send "
+                f'onnx("Resize", x, {given}, axes=[...], mode="{mode}"{filtered}), which takes any'
             )
         like = np.broadcast_to(np.zeros((), tensor.dtype), cast("tuple[int, ...]", shape))
         plan = resampling(like, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)

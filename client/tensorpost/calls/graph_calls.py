@@ -16,6 +16,7 @@ from ..bodies.frame import encode_head
 from ..bodies.images import EncodedImage, open_image, picture_format
 from ..bodies.npy import NPY_MAGIC
 from ..bodies.strict_json import read_json
+from ..descriptors.feature_levels import NEWEST, FeatureLevel
 from ..graphs.graph_document import MOST_NODES, input_names, read_graph
 from ..values.datatypes import DataType, data_type
 from ..values.graph import Graph
@@ -226,6 +227,10 @@ def from_dml_graph(graph: GraphDocument) -> dict[str, Any]:
     return document_of(read_for(graph, None))
 
 
-def read_for(graph: GraphDocument, inputs: GraphInputs | None) -> Graph:
-    """The graph for some inputs, or for those that it declares."""
-    return read_graph(graph_document(graph), None) if inputs is None else graph_request(graph, inputs).graph
+def read_for(graph: GraphDocument, inputs: GraphInputs | None, level: FeatureLevel = NEWEST) -> Graph:
+    """The graph for some inputs, or for those that it declares; default level the newest."""
+    document = graph_document(graph)
+    if inputs is None:
+        return read_graph(document, None, level=level)
+    read = graph_request(document, inputs).graph
+    return read if level is NEWEST else read_graph(document, {s.name: s.layout for s in read.inputs}, level=level)

@@ -266,7 +266,11 @@ def _check_type(name: str, onnx: str) -> None:
         instead = {
             "bool": "x.view(np.uint8) has the same bytes to copy by nearest, and ONNX Resize takes bool",
             "bfloat16": "ONNX Resize takes it",
-        }.get(name, "convert it, as in x.astype(np.float32), or send ONNX Resize, which takes it")
+        }.get(
+            name,
+            "convert it first, as in x.astype(np.float32), or in a graph by Cast; or send ONNX Resize, which takes it "
+            "and answers in the same type" + (", with fractions cut off" if name[:1] in "iu" else ""),
+        )
         raise InvalidParameter(
             f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
             f'{onnx}, mode="linear"), or mode="nearest" with nearest_mode="round_prefer_ceil"'

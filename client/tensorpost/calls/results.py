@@ -112,6 +112,8 @@ class Validation:
         input_bytes: bytes of all input tensors together.
         output_bytes: bytes of all output tensors together.
         document: the whole answer.
+        filled_in: the fields that an operator document left out and the server completed, by DirectML's names, as
+            `("OutputTensor", "Scales")`; empty for ONNX nodes and graphs.
     """
 
     operator: dml.OperatorDesc | OnnxNode | None
@@ -120,6 +122,7 @@ class Validation:
     input_bytes: int
     output_bytes: int
     document: Mapping[str, Any]
+    filled_in: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         kind = "graph" if self.operator is None else self.operator.name
@@ -142,10 +145,8 @@ class Validation:
             violations = tuple(Violation.from_json(v) for v in said["violations"])
             # With a canonical document the descriptor is well formed, so that only the level can be at fault.
             refusal = UnsupportedAtLevel if said["op"] is not None else InvalidDescriptor
-            first = violations[0]
-            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-            detail = f"{first.path[0]}: {first.message}{more}"
-            raise refusal(detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
+            error = refusal.of(violations)
+            raise refusal(error.detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
         op = said["op"]
         operator = None
         if "nodes" not in said:
@@ -157,6 +158,7 @@ class Validation:
             input_bytes=int(said["input_bytes"]),
             output_bytes=int(said["output_bytes"]),
             document=said,
+            filled_in=tuple(map(str, said.get("filled_in") or ())),
         )
 
     def _repr_html_(self) -> str:

@@ -182,10 +182,13 @@ async def _receive(
     pieces = [*array.pieces]
     begin = sum([count for _, _, count in pieces[:there]])
     if begin and backend is not None:
-        asked = ResumedAnswer.ask_from(transport, template, request, digest, begin, backend)
+        try:
+            answered = await ResumedAnswer.ask_from(transport, template, request, digest, begin, backend)
+        except CallChanged as error:
+            raise _not_continued(part, backend, error) from error
     else:
-        asked = ResumedAnswer.ask(transport, template, request, digest=digest)
-    async with await asked as answer:
+        answered = await ResumedAnswer.ask(transport, template, request, digest=digest)
+    async with answered as answer:
         if not begin:
             part.mkdir(exist_ok=True)
             _write(
@@ -198,6 +201,16 @@ async def _receive(
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             _write(part / name, memory[:full])
         await answer.finish()
+
+
+def _not_continued(part: Path, backend: str, error: CallChanged) -> CallChanged:
+    """What to say where a server refuses the rest."""
+    if error.extra.get("reason") == "backend":
+        wanted = backend.partition("+")[0]
+        message = f"{part} was computed by {backend}, and the rest would be by another backend; choose {wanted}"
+    else:
+        message = f"{part} is a part of the result of another call, says the server; repeat that call"
+    return CallChanged(f"{message}, or remove {part} to begin again", extra=error.extra, request_id=error.request_id)
 
 
 def _is_whole(chunk: Path, size_in_bytes: int) -> bool:

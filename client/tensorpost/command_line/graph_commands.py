@@ -23,13 +23,15 @@ from .command_options import (
     Uds,
     Url,
     client_of,
+    usage,
 )
-from .terminal import print_table, progress_bar, size_text
+from .terminal import keeping, print_table, progress_bar, size_text
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
     from numpy.typing import NDArray
 
     from ..client import Client
+    from ..descriptors.feature_levels import FeatureLevel
     from ..values.graph import Graph, Ref
     from .files import Source
 
@@ -72,7 +74,7 @@ def run(
     level: Level = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a graph with inputs from files, and write its outputs; npy and safetensors are streamed to disk."""
+    """Run a graph with inputs from files, and write its outputs; npy, safetensors and Zarr are streamed to disk."""
     from ..calls.graph_calls import graph_document  # operators load when they are named
     from .files import read_array
 
@@ -120,14 +122,20 @@ def run_to_files(
             f"the graph has the outputs {', '.join(slots)}, and -o names {', '.join(targets)}; name a file for each"
         )
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
-    if ZARR in formats.values():
-        raise InvalidParameter("outputs of a graph are written as npy, safetensors or pictures; end -o in .npy")
+    is_zarr = ZARR in formats.values()
+    if is_zarr and len(targets) != 1:
+        raise InvalidParameter("a Zarr array is the only output of its graph; end each -o in .npy")
     for name, path in targets.items():
         check_destination(path)
-        if formats[name] not in ("npy", SAFETENSORS):
+        if formats[name] not in ("npy", SAFETENSORS, ZARR):
             check_picture(slots[name].layout.data_type.dtype, picture_shape(slots[name].layout.sizes), formats[name])
     total = sum([slot.layout.size_in_bytes for slot in (*template.inputs, *template.outputs)])
-    with progress_bar(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet, kept=is_zarr) as progress:
+        if is_zarr:
+            (path,) = targets.values()
+            with keeping(path):
+                client.write_zarr(graph_of, arrays, path, progress=progress, **options)
+            return
         blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)
@@ -143,9 +151,25 @@ def run_to_files(
 def check(
     document: GraphFile,
     inputs: SizesOf = None,
+    *,
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
 ) -> None:
-    """Check a graph without a server; print every broken rule with its node, or the outputs of each node."""
-    print_nodes(_read(document, inputs))
+    """Check a graph without a server; print every broken rule with its node, or its feature level and its nodes' outputs."""
+    from ..descriptors.feature_levels import FeatureLevel
+
+    wanted = usage("--level", FeatureLevel.parse, level)
+    read = _read(document, inputs, wanted)
+    typer.echo(level_sentence(read, wanted)[0])
+    print_nodes(read)
+
+
+def level_sentence(read: Graph, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid graph, and its lowest feature level; None if all of its nodes are ONNX's."""
+    from ..graphs.graph_levels import lowest_level_of
+
+    lowest = lowest_level_of(read)
+    sentence = f"valid at feature level {level} (graph of {len(read.nodes)} nodes; lowest level {lowest or '-'})"
+    return sentence, None if lowest is None else str(lowest)
 
 
 def print_nodes(read: Graph) -> None:
@@ -201,17 +225,18 @@ def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
     _write_json(document_of(_read(document, None)), output)
 
 
-def _read(document: str, inputs: Sequence[str] | None) -> Graph:
+def _read(document: str, inputs: Sequence[str] | None, level: FeatureLevel | None = None) -> Graph:
     """The graph for the files of its inputs, or for the sizes that it declares."""
     from ..calls.graph_calls import graph_document, read_for  # operators load when they are named
     from .files import read_array
 
-    graph_of = graph_document(document)
+    graph_of, options = graph_document(document), {} if level is None else {"level": level}
     if not inputs:
-        return read_for(graph_of, None)
+        return read_for(graph_of, None, **options)
     return read_for(
         graph_of,
         {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")},
+        **options,
     )
 
 

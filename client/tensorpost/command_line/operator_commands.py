@@ -97,7 +97,7 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
         "device": computation.device,
         "feature_level": computation.level,
     }
-    with progress_bar(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet, kept=out_format == ZARR) as progress:
         if out_format == ZARR:
             with keeping(output):
                 client.write_zarr(
@@ -223,8 +223,9 @@ def resample(
     read = read_array(source)
     if filtered is not True and read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
-            f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
-            "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
+            f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, run a "
+            "graph with Cast and Resize, or use a command that takes it and answers in the same type, with fractions "
+            "of integers cut off: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
         )
     if chosen is None:
         option, lengths = ("--size", counts) if factors is None else ("--scale", factors)
@@ -369,9 +370,14 @@ def onnx(
 
 
 def validate(
-    file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.json", help="An operator document or a graph; - for standard input.")
+    ],
     *,
     level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse fields that are left out, instead of filling them in.")
+    ] = False,
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     uds: Uds = None,
     api_key_file: KeyFile = None,
@@ -379,7 +385,7 @@ def validate(
     cert: Cert = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
+    """Check an operator, an ONNX node or a graph, and show every violation. Exit status 1 if any."""
     from ..descriptors.feature_levels import FeatureLevel
 
     wanted = usage("--level", FeatureLevel.parse, level)
@@ -389,25 +395,32 @@ def validate(
         else client_of(url or DEFAULT_URL, uds, api_key=api_key_file, cacert=cacert, cert=cert)
     )
     document = _read_document(file)
-    if _has(document, "nodes"):
-        raise InvalidParameter(f"{file} is a graph; check it with: tensorpost graph check {file}")
+    if strict and _kind(document) != "operator":
+        raise InvalidParameter("--strict is for operator documents; leave it out for graphs and ONNX nodes")
     try:
         if client is None:
-            desc = _validate_offline(document, wanted)
+            sentence, lowest, filled_in = _judged_offline(document, wanted)
         else:
             with client:
-                desc = client.validate(document, feature_level=wanted).operator
-            assert desc is not None, "only graphs have none"
-        sentence, lowest = _judged(desc, wanted)
+                sentence, lowest, filled_in = _judged_by(client, document, wanted)
+        if strict and filled_in:
+            _refuse_filled_in(document, filled_in)
     except InvalidDescriptor as error:
         if not as_json:
+            if _kind(document) == "graph" and any(v.code == "input-missing" for v in error.violations):
+                raise InvalidParameter(
+                    f"{file} has inputs whose sizes are names; name a file for each: tensorpost graph check {file} "
+                    "NAME=FILE"
+                ) from error
             raise
         _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
         raise typer.Exit(1) from None
     if as_json:
-        _print_verdict(wanted, lowest, ())
-    else:
-        typer.echo(sentence)
+        _print_verdict(wanted, lowest, (), filled_in)
+        return
+    typer.echo(sentence)
+    if filled_in:
+        typer.echo(f"filled in, since left out: {', '.join(filled_in)} (--strict refuses this)")
 
 
 def _read_document(file: str) -> Any:
@@ -426,7 +439,18 @@ def _has(document: object, member: str) -> bool:
     return isinstance(document, dict) and member in cast("dict[str, object]", document)
 
 
-def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | OnnxNode:
+def _kind(document: object) -> str:
+    """What a document says it is: `graph`, `node` or `operator`."""
+    if _has(document, "nodes") or _has(document, "Nodes"):
+        return "graph"
+    return "node" if _has(document, "op_type") else "operator"
+
+
+_Judged = tuple[str, str | None, Sequence[str]]
+"""What to say of what is valid, the lowest feature level at which DirectML has it, and fields that were filled in."""
+
+
+def _judged_offline(document: Any, level: FeatureLevel) -> _Judged:
     """What a server would say, from the same rules.
 
     Raises:
@@ -435,19 +459,46 @@ def _validate_offline(document: Any, level: FeatureLevel) -> dml.OperatorDesc | 
     """
     from .. import descriptors as dml
 
-    if _has(document, "op_type"):
+    if _kind(document) == "graph":
+        from ..graphs.graph_document import read_graph
+        from .graph_commands import level_sentence
+
+        return *level_sentence(read_graph(document, None, level=level), level), ()
+    if _kind(document) == "node":
         from ..onnx import OnnxNode
 
-        return OnnxNode.from_json(document)
+        return *_judged(OnnxNode.from_json(document), level), ()
+    from ..descriptors.documents import fields_filled_in, operator_members
+
     desc = dml.parse_operator(document, complete=True)
     try:
         desc.validate_for(level)
     except UnsupportedAtLevel as error:
         lowest = desc.lowest_feature_level()
-        seen_from_root = error.prefixed("desc")
+        seen_from_root = error.prefixed(operator_members(document)[1])
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
-    return desc
+    return *_judged(desc, level), fields_filled_in(document, desc)
+
+
+def _judged_by(client: Client, document: Any, level: FeatureLevel) -> _Judged:
+    """What a server says, which knows the cost too."""
+    found = client.validate(document, feature_level=level)
+    if found.operator is not None:
+        return *_judged(found.operator, level), found.filled_in
+    lowest = None if found.lowest_feature_level is None else str(found.lowest_feature_level)
+    cost = found.document.get("cost")
+    sentence = f"valid at feature level {level} (graph of {len(found.document['nodes'])} nodes; lowest level "
+    return f"{sentence}{lowest or '-'}){'; ' + str(cost['summary']) if cost else ''}", lowest, ()
+
+
+def _refuse_filled_in(document: Any, filled_in: Sequence[str]) -> None:
+    from .. import descriptors as dml
+    from ..descriptors.documents import left_out, operator_members
+
+    type_member, desc_member = operator_members(document)
+    name = dml.operator_class(document[type_member]).operator_type
+    raise InvalidDescriptor.of(left_out(desc_member, filled_in, name))
 
 
 def _judged(operation: dml.OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
@@ -463,11 +514,14 @@ def _judged(operation: dml.OperatorDesc | OnnxNode, level: FeatureLevel) -> tupl
     return sentence, str(lowering.descriptor.lowest_feature_level()) if lowering.descriptor else None
 
 
-def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:
+def _print_verdict(
+    level: FeatureLevel, lowest: str | None, violations: Sequence[Violation], filled_in: Sequence[str] = ()
+) -> None:
     verdict = {
         "valid": not violations,
         "feature_level": str(level),
         "lowest_feature_level": lowest,
         "violations": [{**violation.to_json(), "path": place_of(violation)} for violation in violations],
+        "filled_in": list(filled_in),
     }
     print_json(verdict)

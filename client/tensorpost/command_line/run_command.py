@@ -18,6 +18,7 @@ from ..bodies.strict_json import read_json
 from ..calls.caller_arrays import wire_form
 from ..client import Client
 from ..descriptors.catalogue import slot_name
+from ..descriptors.documents import operator_members
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from ..onnx.schemas import schema_of
 from ..values.datatypes import data_type
@@ -91,11 +92,35 @@ def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation
     arrays, names = files.arrays, [slot.name for slot in operation.inputs]
     if files.names is not None:
         _check_names(operation.name, files.names, names)
-        return operation, dict(zip(files.names, arrays, strict=True))
+        return operation, _laid_out(operation, dict(zip(files.names, arrays, strict=True)))
     if len(names) != len(arrays):
         wanted = ", ".join(names) or "none"
         raise InvalidParameter(f"{operation.name} has {counted(len(names), 'input')} ({wanted}), not {len(arrays)}")
-    return operation, dict(zip(names, arrays, strict=True))
+    return operation, _laid_out(operation, dict(zip(names, arrays, strict=True)))
+
+
+def _laid_out(operation: Operation, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays, with the elements of tensors that have strides or padding laid out as their descriptors say.
+
+    Raises:
+        InvalidParameter: an array is neither such a tensor's elements nor its buffer.
+    """
+    found = dict(arrays)
+    if not isinstance(operation, dml.OperatorDesc):
+        return found
+    for slot, (_, tensor) in zip(operation.inputs, operation.tensors("input"), strict=True):
+        layout, array = slot.layout, found.get(slot.name)
+        if layout.packed or array is None:
+            continue
+        if array.dtype == layout.data_type.dtype and array.shape == layout.sizes:
+            found[slot.name] = tensor.buffer_of(array)
+        elif array.dtype != np.uint8 or array.shape != (layout.size_in_bytes,):
+            raise InvalidParameter(
+                f"{slot.name} is {array.dtype.name} of shape {array.shape}, and its descriptor has strides or padding: "
+                f"the file must have its elements, {layout.data_type.numpy_name} of shape {layout.sizes}, or its whole "
+                f"buffer, uint8 of shape ({layout.size_in_bytes},)"
+            )
+    return found
 
 
 def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, more: str = "") -> None:
@@ -108,7 +133,8 @@ def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, m
 
 
 def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
-    kind, desc = document.get("type"), document.get("desc")
+    type_member, desc_member = operator_members(document)
+    kind, desc = document.get(type_member), document.get(desc_member)
     if isinstance(kind, str) and isinstance(desc, Mapping):
         fields: dict[str, Any] = {**cast("Mapping[str, Any]", desc)}
         cls, left = dml.operator_class(kind), list(files.arrays)
@@ -132,7 +158,7 @@ def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
             if taken and field.name not in fields:
                 tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]
                 fields[field.name] = tensors if field.is_array else tensors[0]
-        document = {**document, "desc": fields}
+        document = {**document, desc_member: fields}
     return dml.parse_operator(document, complete=True)
 
 
@@ -276,7 +302,8 @@ def compute_outputs(
     if ZARR in formats:
         if len(outputs) != 1 or len(operation.outputs) != 1:
             raise InvalidParameter(_SEVERAL)
-        with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress, keeping(outputs[0]):
+        total = total_bytes(operation, arrays)
+        with progress_bar(total, quiet=quiet, kept=True) as progress, keeping(outputs[0]):
             client.write_zarr(operation, arrays, outputs[0], progress=progress, **options)
         return
     streamed = (None, "npy", SAFETENSORS, "bin")

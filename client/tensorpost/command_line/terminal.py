@@ -18,7 +18,7 @@ from unicodedata import east_asian_width
 
 import typer
 
-from ..values.problems import TensorpostError, Unauthenticated, Violation
+from ..values.problems import CallChanged, TensorpostError, Unauthenticated, Violation
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load
     from ..transport.progress import Progress
@@ -29,10 +29,15 @@ _GAP = "  "
 
 
 @contextmanager
-def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
+def progress_bar(total: int, *, quiet: bool, kept: bool = False) -> Generator[Any]:
     """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long.
 
     Interrupted by Ctrl+C, it says how far the call came. None instead of the function where the work is short.
+
+    Args:
+        total: bytes both ways.
+        quiet: whether no bar is shown.
+        kept: whether what has arrived is kept if the call ends early.
     """
     from ..transport.http1 import PIECE_BYTES
 
@@ -49,17 +54,17 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
         try:
             yield see if is_long else None
         except KeyboardInterrupt:
-            typer.echo(_interrupted(last), err=True)
+            typer.echo(_interrupted(last) + ("" if kept else "; no incomplete file is kept"), err=True)
             raise
 
 
 def _interrupted(last: Progress | None) -> str:
     """How far a call had come."""
     if last is None:
-        return "interrupted before an answer came; no incomplete file is kept"
+        return "interrupted before an answer came"
     whole = "" if last.to_receive is None else f" of {size_text(last.to_receive)}"
     sent, received = f"{size_text(last.sent)} of {size_text(last.to_send)}", f"{size_text(last.received)}{whole}"
-    return f"interrupted: {sent} sent, {received} received; no incomplete file is kept"
+    return f"interrupted: {sent} sent, {received} received"
 
 
 @contextmanager
@@ -98,9 +103,12 @@ def keeping(path: str) -> Generator[None]:
 
     try:
         yield
-    finally:
+    except CallChanged:  # its message says what to do
+        raise
+    except BaseException:
         if (part := part_of(path)).exists():
             typer.echo(f"{part} keeps what has arrived; the same command goes on from there", err=True)
+        raise
 
 
 def place_of(violation: Violation) -> str:

@@ -257,6 +257,8 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
             continue
         code, message = _MESSAGES.get(line["type"], (line["type"].replace("_", "-"), line["msg"]))
         value = None if line["type"] == "missing" else line["input"]
+        if code == "not-an-object" and value is None:
+            message = "must be a JSON object: it is required, and cannot be null"
         expected = str(context.get("expected", ""))
         if line["type"] == "missing" and len(path) == 1:
             expected = _kind_of_field(next(info for info in cls.model_fields.values() if info.alias == path[0]))

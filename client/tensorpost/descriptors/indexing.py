@@ -35,7 +35,8 @@ class GatherOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        indices_tensor: which slices; leading dimensions that `index_dimensions` does not count are 1.
+        indices_tensor: which slices; a negative index counts from the end of the axis, and one that is beyond the axis
+            takes the first or the last slice. Leading dimensions that `index_dimensions` does not count are 1.
         output_tensor: the input's sizes with the axis replaced by the sizes of the indices, aligned to the right.
         axis: the dimension that is indexed.
         index_dimensions: how many of the last dimensions of the indices count.
@@ -106,7 +107,8 @@ class GatherElementsOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        indices_tensor: where along the axis each element is; of the input's sizes but for the axis.
+        indices_tensor: where along the axis each element is; of the input's sizes but for the axis. A negative index
+            counts from the end of the axis, and one that is beyond the axis takes the first or the last element.
         output_tensor: result, of the indices' sizes and the input's DataType.
         axis: the dimension that is indexed.
     """
@@ -136,7 +138,8 @@ class ScatterElementsOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: what is not replaced.
-        indices_tensor: where along the axis each update goes; no two of a line may be equal, else one of them wins.
+        indices_tensor: where along the axis each update goes; no two of a line may be equal, else one of them wins. A
+            negative index counts from the end of the axis, and the update of one that is beyond the axis is ignored.
         updates_tensor: the new elements, of the indices' sizes and the input's DataType.
         output_tensor: result, of the input's sizes and DataType.
         axis: the dimension that is indexed.

@@ -27,7 +27,8 @@ class GatheringNd(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        indices_tensor: each line along the last dimension is the first coordinates of a part, one or more.
+        indices_tensor: each line along the last dimension is the first coordinates of a part, one or more. A negative
+            coordinate counts from the end of its axis, and one that is beyond the axis takes its first or last index.
         output_tensor: the indices' sizes without the last, then those of a part, aligned to the right.
         input_dimension_count: how many of the last dimensions of the input count; those before are 1.
         indices_dimension_count: how many of the last dimensions of the indices count; those before are 1.
@@ -75,7 +76,8 @@ class ScatterNdOperatorDesc(OperatorDesc):
     Attributes:
         input_tensor: what is not replaced.
         indices_tensor: each line along the last dimension is the first coordinates of a part; no two lines may be
-            equal, else one of the updates wins.
+            equal, else one of the updates wins. A negative coordinate counts from the end of its axis, and an update
+            with one that is beyond its axis is ignored.
         updates_tensor: the indices' sizes without the last, then those of a part, aligned to the right.
         output_tensor: result, of the input's sizes and DataType.
         input_dimension_count: how many of the last dimensions of the input count; those before are 1.

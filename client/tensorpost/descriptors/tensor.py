@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from ..values.datatypes import TensorDataType, data_type
 from ..values.layout import Layout, is_one_to_one, last_index, packed_strides
-from ..values.problems import InvalidDescriptor, Violation, entry_count
+from ..values.problems import InvalidDescriptor, InvalidParameter, Violation, entry_count
 from .base import Descriptor, json_object
 from .fields import CEnum, UInt, UIntArray, WholeNumber, length_of
 
@@ -316,6 +316,40 @@ class BufferTensorDesc(Descriptor):
             BodyMismatch: the buffer ends before the last element does; nothing was read.
         """
         return self.layout.view(buffer)
+
+    def buffer_of(self, elements: Any) -> NDArray[np.uint8]:
+        """A buffer of `total_tensor_size_in_bytes` with these elements at their places, and zeros between them.
+
+        What a tensor with strides or padding is sent as. `view` reads the elements back.
+
+        Args:
+            elements: an array of the tensor's type and sizes.
+
+        Raises:
+            InvalidParameter: it has another type or other sizes, or elements that share an address (a stride of 0)
+                are not the same.
+        """
+        layout, array = self.layout, np.asarray(elements)
+        if array.dtype.newbyteorder("<") != layout.data_type.dtype or array.shape != layout.sizes:
+            raise InvalidParameter(
+                f"the elements are {array.dtype.name} of shape {array.shape}, but the tensor is "
+                f"{layout.data_type.numpy_name} of {layout.sizes}; convert them"
+            )
+        buffer = np.zeros(self.total_tensor_size_in_bytes, np.uint8)
+        places = layout.view(buffer)
+        if places.flags.writeable:
+            places[...] = array
+            return buffer
+        # Written at the first coordinate of each axis whose stride is 0; NumPy refuses to write the others.
+        kept = tuple([slice(0, 1) if stride == 0 else slice(None) for stride in layout.strides])
+        once = np.ndarray(places[kept].shape, places.dtype, buffer.data, 0, places.strides)
+        once[...] = array[kept]
+        if places.tobytes() != array.astype(layout.data_type.dtype, order="C").tobytes():
+            raise InvalidParameter(
+                f"with the strides {self.strides} elements share addresses, and these elements differ there; they must "
+                "be the same, or have addresses of their own"
+            )
+        return buffer
 
 
 MOST_TENSORS = 1024

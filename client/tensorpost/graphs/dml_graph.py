@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, TensorFlags, parse_operator
+from ..descriptors.documents import operator_members
 from ..onnx.report import Path, did_you_mean
 from ..values.datatypes import data_type
 from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput, Ref
 from ..values.layout import Layout
 from ..values.operation import Slot
-from ..values.problems import InvalidDescriptor, UnknownOperator, UnsupportedAtLevel, Violation, counted
+from ..values.problems import InvalidDescriptor, UnknownOperator, UnsupportedAtLevel, Violation, counted, entry_count
 from .graph_node import is_list, is_object
 
 __all__ = ["EDGE_FIELDS", "TensorPosition", "dml_input_names", "is_dml_graph", "positions", "read_dml_graph"]
@@ -192,7 +193,7 @@ class _DmlGraphReader:
                 self._add("document", (name,), f"{name} must be a list", value, "a list")
         for name, array in _COUNTS.items():
             if name in members and members[name] != len(arrays[array]):
-                message = f"{name} is {str(members[name])[:20]}, and {array} has {counted(len(arrays[array]), 'entry')}"
+                message = f"{name} is {str(members[name])[:20]}, and {array} has {entry_count(len(arrays[array]))}"
                 self._add("count-disagrees", (name,), message, members[name], str(len(arrays[array])))
         nodes = arrays["Nodes"]
         if not nodes:
@@ -255,22 +256,33 @@ class _DmlGraphReader:
         return self._constant(desc, path, shown) if kind == "CONSTANT" else self._operator(desc, path, shown)
 
     def _operator(self, desc: Mapping[str, Any], path: Path, name: str) -> _ReadNode | None:
-        path = (*path, "Operator")
+        path, operator = (*path, "Operator"), desc.get("Operator", {})
+        type_member, desc_member = operator_members(operator) if is_object(operator) else ("type", "desc")
         try:
-            parsed = parse_operator(desc.get("Operator", {}), complete=True)
+            parsed = parse_operator(operator, complete=True)
         except InvalidDescriptor as error:
             self._violations += error.prefixed(*path).violations
             return None
         except UnknownOperator as error:
-            self._add("operator-unknown", (*path, "type"), error.detail, None, "an operator")
+            self._add("operator-unknown", (*path, type_member), error.detail, None, "an operator")
             return None
-        self._too_new += [each.prefixed(*path, "desc") for each in parsed.unsupported_at(self._level)]
-        for slot in parsed.outputs:
-            if not slot.layout.packed:
-                message = f"the output {slot.name} has strides or padding; what a node makes here has none"
-                self._add("graph-node", (*path, "desc"), message, None, "no Strides")
+        self._too_new += [each.prefixed(*path, desc_member) for each in parsed.unsupported_at(self._level)]
+        outputs = positions(parsed, "output")
+        for output in outputs:
+            tensor = output.tensor
+            if tensor is not None and not tensor.layout.packed:
+                what = "Strides" if tensor.strides is not None else "TotalTensorSizeInBytes"
+                message = (
+                    f"{output.name} of {name!r} has {what}; tensorpost computes graphs whose nodes make packed tensors"
+                )
+                where: Path = (*path, desc_member, output.name.partition("[")[0], what)
+                self._violations.append(
+                    Violation(
+                        "graph-node", where, message, None, f"no {what}", "tensorpost's own limit, not DirectML's"
+                    )
+                )
                 return None
-        return _ReadNode(parsed, name, inputs=positions(parsed, "input"), outputs=positions(parsed, "output"))
+        return _ReadNode(parsed, name, inputs=positions(parsed, "input"), outputs=outputs)
 
     def _constant(self, desc: Mapping[str, Any], path: Path, name: str) -> _ReadNode | None:
         self._check_level(FeatureLevel.L6_2, path, "a node of Type CONSTANT")
@@ -375,7 +387,13 @@ class _DmlGraphReader:
     # ---- rules of the whole ------------------------------------------------------------------------------------------
 
     def _check_connections(self) -> None:
-        """Every tensor is connected, and both ends of an edge have the same size; only if all structs could be read."""
+        """Every tensor is connected, without a circle, and both ends of an edge have the same size.
+
+        Only if all structs could be read.
+
+        Raises:
+            InvalidDescriptor: the nodes form a circle.
+        """
         if self._violations:
             return
         for index in range(self._output_count):
@@ -399,7 +417,9 @@ class _DmlGraphReader:
                         f"the output {position.name} of {node.name!r} is not connected; remove the node, or read it"
                     )
                     self._add("graph-edge", path, message, None, "an edge from it")
-            self._check_sizes(node, path)
+        self._in_order()  # of a circle, sizes say nothing
+        for number, node in enumerate(self._nodes):
+            self._check_sizes(cast("_ReadNode", node), ("Nodes", number))
         self._check_owned()
 
     def _check_sizes(self, node: _ReadNode, path: Path) -> None:

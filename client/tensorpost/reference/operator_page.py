@@ -8,9 +8,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from ..descriptors import operator_class
 from ..descriptors.catalogue import FieldFacts
+from ..descriptors.fields import CEnum
 from ..values.datatypes import DATA_TYPES
-from .operator_reference import ExampleCall, OperatorReference
+from .operator_reference import ExampleCall, OperatorReference, described_inputs, is_of
 from .page_blocks import PageBlock, PageCode, PageHeading, PageTable, PageText
 
 __all__ = [
@@ -198,7 +200,7 @@ def python_lines(reference: OperatorReference) -> str:
     """
     tensors: Mapping[str, Any] = reference.example.call["tensors"]
     arrays = [f'    "{name}": {array_text(tensor)},' for name, tensor in tensors.items()]
-    desc = {**_described(reference, tensors), **_short(reference.example.call["op"]["desc"])}
+    desc = {**described_inputs(reference.facts, tensors), **_short(reference.example.call["op"]["desc"])}
     lines = [f'    "{name}": {_python(value)},' for name, value in desc.items()]
     return "\n".join(
         [
@@ -231,7 +233,7 @@ def command_line(reference: OperatorReference) -> str:
     """
     tensors, desc = [*reference.example.call["tensors"]], reference.example.call["op"]["desc"]
     inputs, outputs = reference.facts.fields_by_kind["input"], reference.facts.fields_by_kind["output"]
-    places = [at for name in tensors for at, field in enumerate(inputs) if _is_of(field, name)]
+    places = [at for name in tensors for at, field in enumerate(inputs) if is_of(field, name)]
     if places != sorted(places) or set(places) != {*range(len(set(places)))}:
         return ""
     settings: list[str] = []
@@ -273,26 +275,6 @@ def array_text(tensor: Mapping[str, Any]) -> str:
     return f'np.array({nested(tensor)!r}, "{row.numpy_name}")'
 
 
-def _described(reference: OperatorReference, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The input tensors of a call as the fields of a document."""
-    found: dict[str, Any] = {}
-    for field in reference.facts.fields_by_kind["input"]:
-        names = [name for name in tensors if _is_of(field, name)]
-        described = [_description(tensors[name]) for name in names]
-        if described:
-            found[field.name] = described if field.is_array else described[0]
-    return found
-
-
-def _is_of(field: FieldFacts, name: str) -> bool:
-    return bool(re.fullmatch(rf"{field.slot_name}_\d+", name)) if field.is_array else name == field.slot_name
-
-
-def _description(tensor: Mapping[str, Any]) -> Mapping[str, Any]:
-    row = _FROM_SAFETENSORS[tensor["dtype"]]
-    return {"DataType": row.numpy_name.upper(), "Sizes": tensor["shape"]}
-
-
 def _struct(reference: OperatorReference) -> str:
     """The operator's struct as `DirectML.h` declares it, with the inputs and outputs named."""
     enums = {each.name: each.bounds for each in reference.fields if each.type == "UINT" and each.bounds[:1].isalpha()}
@@ -301,8 +283,15 @@ def _struct(reference: OperatorReference) -> str:
         said = "in" if field.kind == "input" else "out" if field.kind == "output" else ""
         notes = [said, "may be null" if field.optional else "", enums.get(field.name, "")]
         comment = ", ".join(filter(None, notes))
-        lines.append(f"    {_C_TYPES[field.type]} {field.name};{f'  // {comment}' if comment else ''}")
+        kind = _enum_name(reference, field) or _C_TYPES[field.type]
+        lines.append(f"    {kind} {field.name};{f'  // {comment}' if comment else ''}")
     return "\n".join([*lines, "};"])
+
+
+def _enum_name(reference: OperatorReference, field: FieldFacts) -> str | None:
+    """The C enum of a field, as in DML_INTERPOLATION_MODE; the catalogue has UINT for all of them."""
+    info = operator_class(reference.name).model_fields[field.attribute_name]
+    return next((each.prefix.removesuffix("_") for each in info.metadata if isinstance(each, CEnum)), None)
 
 
 def _onnx_sentence(reference: OperatorReference) -> str:

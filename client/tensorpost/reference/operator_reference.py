@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from ..descriptors import OperatorDesc, operator_class
 from ..descriptors.catalogue import FieldFacts, OperatorFacts
 from ..descriptors.field_texts import field_texts
+from ..values.datatypes import DATA_TYPES
+from ..values.problems import InvalidDescriptor
 
 __all__ = [
     "EXAMPLES",
@@ -29,13 +30,16 @@ __all__ = [
     "ExampleCall",
     "FieldReference",
     "OperatorReference",
+    "described_inputs",
     "directml_names",
     "example_of",
+    "is_of",
     "operator_reference",
 ]
 
 EXAMPLES = Path(__file__).with_name("examples.json")
 NOTES = Path(__file__).with_name("operator_notes.json")
+_FROM_SAFETENSORS = {row.safetensors: row for row in DATA_TYPES if row.safetensors}
 _FORMULAS = Path(__file__).with_name("formulas.json")
 _UINT_MAX, _INT_MIN, _INT_MAX = 2**32 - 1, -(2**31), 2**31 - 1
 _BOUNDS: Mapping[str, str] = {
@@ -255,6 +259,7 @@ def _fields(cls: type[OperatorDesc], example: ExampleCall) -> tuple[FieldReferen
     texts = field_texts(cls)
     properties: Mapping[str, Any] = cls.model_json_schema(by_alias=True)["properties"]
     sent = example.call["op"]["desc"]
+    whole = cls.completed({**described_inputs(cls.facts, example.call["tensors"]), **sent}).to_json()
     return tuple(
         FieldReference(
             name=field.name,
@@ -262,30 +267,47 @@ def _fields(cls: type[OperatorDesc], example: ExampleCall) -> tuple[FieldReferen
             kind=field.kind,
             type=field.type,
             text=texts[field.attribute_name],
-            default=_default(field, cls.model_fields[field.attribute_name], sent),
+            default=_default(field, cls, sent, whole),
             bounds=_bounds(field, properties.get(field.name, {})),
         )
         for field in cls.facts.fields
     )
 
 
-def _default(field: FieldFacts, info: FieldInfo, sent: Mapping[str, Any]) -> str:
+def _default(field: FieldFacts, cls: type[OperatorDesc], sent: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     """What a field is when it is left out.
 
     Args:
         field: what the catalogue says of it.
-        info: what the class says of it.
+        cls: the operator's class.
         sent: the descriptor of the example, from which all that follows was left out.
+        whole: the same with all that follows.
     """
+    info = cls.model_fields[field.attribute_name]
     if field.kind == "input" and info.is_required():
         return "from the tensor that is sent"
     if info.is_required():
-        return "required" if field.name in sent or field.kind == "attribute" else "follows from the rest"
+        if field.name not in sent:
+            return "follows from the rest"
+        outputs = [each.name for each in cls.facts.fields_by_kind["output"]]
+        if _follows(cls, whole, [field.name, *outputs]):
+            return f"filled in; `{json.dumps(whole[field.name])}` in the example"
+        return "required" + (", unless it follows from the other fields" if _follows(cls, whole, [field.name]) else "")
     if info.default_factory is not None:
         return "follows from the rest"
     if info.default is None:
         return "none"
     return info.default.name if isinstance(info.default, Enum) else json.dumps(info.default)
+
+
+def _follows(cls: type[OperatorDesc], whole: Mapping[str, Any], fields: Sequence[str]) -> bool:
+    """Whether these fields may be left out if all others are given."""
+    counts = [str(info.alias) for info in cls.model_fields.values() if info.default_factory is not None]
+    try:
+        cls.completed({name: value for name, value in whole.items() if name not in (*fields, *counts)})
+    except InvalidDescriptor:
+        return False
+    return True
 
 
 def _bounds(field: FieldFacts, schema: Mapping[str, Any]) -> str:
@@ -300,3 +322,29 @@ def _bounds(field: FieldFacts, schema: Mapping[str, Any]) -> str:
     if field.is_array:
         return f"1 to {most} entries, each {one}" if most else f"entries: {one}"
     return one
+
+
+def described_inputs(facts: OperatorFacts, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The input tensors of a call as the fields of a document.
+
+    Args:
+        facts: the operator's.
+        tensors: objects with `dtype` and `shape` by the names of a frame.
+    """
+    found: dict[str, Any] = {}
+    for field in facts.fields_by_kind["input"]:
+        names = [name for name in tensors if is_of(field, name)]
+        described = [_description(tensors[name]) for name in names]
+        if described:
+            found[field.name] = described if field.is_array else described[0]
+    return found
+
+
+def is_of(field: FieldFacts, name: str) -> bool:
+    """Whether a tensor of this name, in a frame, is the field or one of its tensors."""
+    return bool(re.fullmatch(rf"{field.slot_name}_\d+", name)) if field.is_array else name == field.slot_name
+
+
+def _description(tensor: Mapping[str, Any]) -> Mapping[str, Any]:
+    row = _FROM_SAFETENSORS[tensor["dtype"]]
+    return {"DataType": row.numpy_name.upper(), "Sizes": tensor["shape"]}

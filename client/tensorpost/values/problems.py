@@ -49,6 +49,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -132,10 +133,10 @@ def json_path(path: Iterable[str | int]) -> str:
 def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The known word that is meant most likely, or None if none is near.
 
-    Its plural (`scale`: scales); then of those of which it is a whole part the shortest, one that ends with it first
-    (`add`: ELEMENT_WISE_ADD); then of
-    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it; then
-    the shortest of those with a part that looks like it (`cilp`: ELEMENT_WISE_CLIP).
+    Its plural (`scale`: scales); then the one of the same words (`PaddingStart`: StartPadding); then of those of which
+    it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of those that begin
+    with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it; then the shortest of
+    those with a part that looks like it (`cilp`: ELEMENT_WISE_CLIP).
 
     Args:
         word: what was written.
@@ -149,7 +150,9 @@ def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | Non
     begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
     whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
     begun.sort(key=len)
-    matches = plural or whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
+    words = _words(word[:100])
+    same = [k for k, shown in by_upper.items() if len(words) > 1 and _words(shown) == words]
+    matches = plural or same or whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
     if not matches and len(upper) > _FEWEST_LETTERS:
         parts = difflib.get_close_matches(
             upper, dict.fromkeys(part for k in by_upper for part in k.split("_")), n=1, cutoff=max(alike, _ALIKE_PARTS)
@@ -157,6 +160,11 @@ def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | Non
         matches = [k for k in by_upper if parts and parts[0] in k.split("_")]
         matches.sort(key=lambda k: (not k.endswith(parts[0]), len(k)))
     return by_upper[matches[0]] if matches else None
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in capitals or with underscores, sorted."""
+    return sorted(re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().split("_"))
 
 
 def counted(count: int, noun: str) -> str:

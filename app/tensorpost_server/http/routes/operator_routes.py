@@ -14,13 +14,15 @@ from starlette.responses import Response
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
+from tensorpost.descriptors.documents import fields_filled_in, left_out, operator_members
 from tensorpost.graphs.graph_document import read_graph
+from tensorpost.graphs.graph_levels import lowest_level_of
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.onnx.package import since_version
 from tensorpost.onnx.schemas import is_own, schema_of
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
-from tensorpost.values.problems import InvalidDescriptor, Unavailable, Violation
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, Unavailable, Violation
 
 from ...planning import Plan, make_plan
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
@@ -249,7 +251,11 @@ _VALIDATE_OPENAPI = {
         {
             "name": "feature_level", "in": "query", "required": False, "schema": {"type": "string"},
             "description": "DirectML feature level, 1_0 to 6_4; default the newest",
-        }
+        },
+        {
+            "name": "strict", "in": "query", "required": False, "schema": {"type": "string", "enum": ["0", "1"]},
+            "description": "1: an operator document that leaves fields out is not valid; default 0, they are filled in",
+        },
     ],
     "requestBody": {
         "required": True,
@@ -277,12 +283,17 @@ async def validate(request: Request) -> JsonDocument:
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
     that level can express it, and `warnings` what other implementations answer differently. A graph is the document of
     `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes, with
-    their bytes. The answer is 200 whether the document is valid or not; 4xx means that the question itself could not be
-    read, or that the document is too large.
+    their bytes. `filled_in` names the fields that an operator document leaves out and that were completed, since they
+    have a default or follow from the rest; `strict=1` makes each of them a violation. It is null for other documents,
+    and `strict` is for operator documents alone. The answer is 200 whether the document is valid or not; 4xx means that
+    the question itself could not be read, or that the document is too large.
     """
     service = service_of(request)
     sent = read_query(request.url.query)
-    refuse_unknown(sent, ["feature_level"])
+    refuse_unknown(sent, ["feature_level", "strict"])
+    strict = sent.get("strict", "0")
+    if strict not in ("0", "1"):
+        raise InvalidParameter(f"strict is {strict[:20]!r}; it must be 1, to refuse what was left out, or 0")
     level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
     settings = service.settings
     fields = header_fields(request.scope["headers"])
@@ -307,13 +318,15 @@ async def validate(request: Request) -> JsonDocument:
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         operation: Operation | Graph | None
+        if strict == "1" and (_has(document, "nodes") or _has(document, "Nodes") or _has(document, "op_type")):
+            raise InvalidParameter("strict is for operator documents; leave it out for graphs and ONNX nodes")
         if _has(document, "nodes") or _has(document, "Nodes"):
             most = settings.max_graph_nodes
             verdict, operation = await slow_threads.run(True, _graph_verdict, level, document, most)
         elif _has(document, "op_type"):
             verdict, operation = await slow_threads.run(True, _node_verdict, level, document)
         else:
-            verdict, operation = await threads.run(large, _descriptor_verdict, level, document)
+            verdict, operation = await threads.run(large, _descriptor_verdict, level, document, strict == "1")
         cost = None
         if operation is not None and verdict["valid"]:
             is_graph = isinstance(operation, Graph)
@@ -356,15 +369,21 @@ def _in_units(amount: float, units: Sequence[tuple[str, float]], digits: int = 2
     return f"{float(f'{amount / factor:.{digits}g}'):,.12g} {unit}"
 
 
-def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, Any], Operation | None]:
+def _descriptor_verdict(level: FeatureLevel, document: Any, strict: bool) -> tuple[dict[str, Any], Operation | None]:
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
         return _verdict(level, error.violations), None
-    return _verdict(level, [v.prefixed("desc") for v in desc.unsupported_at(level)], desc), desc
+    _, member = operator_members(document)
+    filled_in = fields_filled_in(document, desc)
+    found = left_out(member, filled_in, desc.operator_type) if strict else []
+    found += [violation.prefixed(member) for violation in desc.unsupported_at(level)]
+    return _verdict(level, found, desc) | {"filled_in": filled_in}, desc
 
 
-_OF_AN_OPERATION = ("lowest_feature_level", "op", "output", "inputs", "outputs", "input_bytes", "output_bytes")
+_OF_AN_OPERATION = (
+    "lowest_feature_level", "op", "output", "inputs", "outputs", "input_bytes", "output_bytes", "filled_in",
+)  # fmt: skip
 """Members of a verdict that are null where the document means no operation."""
 
 
@@ -392,11 +411,10 @@ def _graph_verdict(level: FeatureLevel, document: Any, most_nodes: int) -> tuple
         graph = read_graph(document, None, level=level, most_nodes=most_nodes)
     except InvalidDescriptor as error:
         return _verdict(level, error.violations) | {"nodes": None}, None
-    levels = [node.operation.lowest_feature_level() for node in graph.nodes if isinstance(node.operation, OperatorDesc)]
     nodes = {node.name: _tensor_entries(node.operation.outputs) for node in graph.nodes}
-    known = [each for each in levels if each is not None]
+    lowest = lowest_level_of(graph)
     verdict = _verdict(level, []) | {
-        "lowest_feature_level": str(max(known)) if known else None,
+        "lowest_feature_level": None if lowest is None else str(lowest),
         "nodes": nodes,
         **_sizes(graph.inputs, graph.output_slots),
     }
@@ -414,13 +432,14 @@ def _sizes(inputs: Sequence[Slot], outputs: Sequence[Slot]) -> dict[str, Any]:
 
 
 def _tensor_entries(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+    """What travels of each tensor: with strides or padding its whole buffer, as bytes."""
 
     def entry(slot: Slot) -> dict[str, Any]:
         layout = slot.layout
         return {
             "name": slot.name,
-            "dtype": layout.data_type.numpy_name,
-            "shape": list(layout.sizes),
+            "dtype": layout.data_type.numpy_name if layout.packed else "uint8",
+            "shape": list(layout.sizes) if layout.packed else [layout.size_in_bytes],
             "size_in_bytes": layout.size_in_bytes,
         }
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.documents import operator_members
 from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.values.datatypes import DATA_TYPES
@@ -98,15 +99,19 @@ class DirectmlParser:
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
-        if document is not None and document.keys() - {"type", "desc"}:
-            parse_operator({**document, "desc": desc}, complete=True)  # raises, and names the other members as well
+        desc_member = "desc"
+        if document is not None:
+            members = operator_members(document)
+            desc_member = members[1]
+            if document.keys() - {*members}:
+                parse_operator({**document, desc_member: desc}, complete=True)  # raises, and names other members too
         try:
             parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             if document is None:
                 raise _by_query_names(cls, error) from None
-            raise error.prefixed("desc") from None
+            raise error.prefixed(desc_member) from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
@@ -139,14 +144,17 @@ def _required(field: str, settings: Sequence[str]) -> str:
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields in a document, which must be of this operator."""
-    if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
+    type_member, desc_member = operator_members(document)
+    kind, desc = document.get(type_member), document.get(desc_member)
+    if not isinstance(kind, str) or not isinstance(desc, Mapping):
         parse_operator(document)  # raises, and names what is missing
-    if operator_class(document["type"]) is not cls:
+        raise AssertionError("a document without a type or a desc is refused")
+    if operator_class(kind) is not cls:
         raise InvalidParameter(
-            f"the path names {cls.operator_type} but the document's type is {document['type'][:60]!r}; "
+            f"the path names {cls.operator_type} but the document's type is {kind[:60]!r}; "
             "post to the operator that the document describes"
         )
-    return {**document["desc"]}
+    return {**cast("Mapping[str, Any]", desc)}
 
 
 def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
@@ -257,8 +265,12 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
     if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):
         return
     raw = f"U8 with shape [{size}]"
-    expected = f"{layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}" if layout.packed else raw
+    if layout.packed:
+        expected = f"describes {layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}"
+    else:
+        why = "a TotalTensorSizeInBytes beyond its elements" if described.strides is None else "Strides"
+        expected = f"has {why}: send the tensor's whole buffer as U8 of {size} bytes, {raw}"
     raise TensorMismatch(
         f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
-        f"{list(tensor.shape)}, but {field} describes {expected}"
+        f"{list(tensor.shape)}, but {field} {expected}"
     )

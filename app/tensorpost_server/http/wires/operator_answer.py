@@ -240,19 +240,20 @@ def _check_picture(plan: Plan, format_: RequestFormat, settings: Settings) -> No
     sizes, row = slot.layout.sizes, slot.layout.data_type
     is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
     shape = _picture_shape(sizes, layout)
+    advice = format_.written.axes(media_type.value, "content-type" if format_.request in IMAGE_TYPES else "accept")
     if shape is None or (row.dtype.kind == "f" and not is_scaled):
         also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
         raise NotAcceptable(
             f"the output is {row.numpy_name} of shape {list(sizes)}, and {media_type.value} with layout={layout} holds "
             f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor; "
-            f"{format_.written.axes(media_type.value)}"
+            f"{advice}"
         )
     stored = np.dtype(np.uint8) if is_scaled else row.dtype
     reason = unwritable(stored, shape, media_type.name)
     if reason is not None:
         others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
         names = sorted([each.value for each in others if each.name in image_formats()])
-        axes = "" if names else f"; {format_.written.axes(media_type.value)}"
+        axes = "" if names else f"; {advice}"
         hint = _repeated_channels(plan, layout)
         raise NotAcceptable(f"{reason}{hint}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
     if shape[0] * shape[1] > settings.max_image_pixels:
