@@ -154,7 +154,7 @@ def check(
     *,
     level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = "6_4",
 ) -> None:
-    """Check a graph without a server; print every broken rule with its node, or its feature level and its nodes' outputs."""
+    """Check a graph without a server; print every broken rule with its node, or its feature level and its outputs."""
     from ..descriptors.feature_levels import FeatureLevel
 
     wanted = usage("--level", FeatureLevel.parse, level)

@@ -18,7 +18,6 @@ from ..bodies.strict_json import read_json
 from ..calls.caller_arrays import wire_form
 from ..client import Client
 from ..descriptors.catalogue import slot_name
-from ..descriptors.documents import operator_members
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from ..onnx.schemas import schema_of
 from ..values.datatypes import data_type
@@ -133,6 +132,8 @@ def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, m
 
 
 def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
+    from ..descriptors.documents import operator_members  # an ONNX node needs no descriptors
+
     type_member, desc_member = operator_members(document)
     kind, desc = document.get(type_member), document.get(desc_member)
     if isinstance(kind, str) and isinstance(desc, Mapping):
