@@ -64,7 +64,7 @@ class Plan:
         streamed_bytes: bytes of the results of the streamed steps, if they were computed in full.
         libraries: what computes some of it on every backend, as ONNX Runtime.
         checked_inputs: inputs that hold indices, which are checked in host memory before a run starts.
-        cost_kind: plans of one kind share what an element costs: those of an operator, but for resampling of integers.
+        rounds_integers: whether it resamples integers, which functions of arrays round; fused loops compute floats.
     """
 
     graph: Graph
@@ -90,7 +90,7 @@ class Plan:
     streamed_bytes: int = field(init=False)
     libraries: tuple[str, ...] = field(init=False)
     checked_inputs: frozenset[int] = field(init=False)
-    cost_kind: str = field(init=False)
+    rounds_integers: bool = field(init=False)
 
     def __post_init__(self) -> None:
         is_graph = bool(self.steps[0].name)
@@ -102,12 +102,10 @@ class Plan:
             step.sources[step.form.index_range.input] for step in self.steps if step.form.index_range is not None
         ]
         constants = self.graph.constants if is_graph else ()
-        # Integers are rounded by functions of arrays, floats are computed in fused loops.
         rounded = any(isinstance(step.form, AxesForm) and _is_integer(step.outputs[0]) for step in self.steps)
-        operator = "graph" if is_graph else self.operation.name
         follows = {
             "is_graph": is_graph,
-            "cost_kind": f"{operator} of integers" if rounded else operator,
+            "rounds_integers": rounded,
             "inputs": inputs,
             "input_layouts": layouts,
             "outputs": outputs,
@@ -155,6 +153,11 @@ class Plan:
                 step.check_indices(operand.view(cast("memoryview", inputs[source.index])))
             elif isinstance(source, GraphConstant):
                 step.check_indices(operand.view(self.graph.constants[source.index][1]))
+
+    @property
+    def cost_kind(self) -> str:
+        """Plans of one kind share what an element costs: those of an operator, but for resampling of integers."""
+        return f"{self.operator} of integers" if self.rounds_integers else self.operator
 
     @property
     def operator(self) -> str:
