@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from .calls.graph_builder import GraphBuilder
     from .calls.graph_calls import from_dml_graph, to_dml_graph
     from .calls.progress_bar import ProgressBar
-    from .calls.results import Result, TensorBlock, Validation
-    from .calls.stored_graphs import StoredGraph
+    from .calls.results import Result, StoredGraph, TensorBlock, Validation
     from .client import Client
     from .descriptors import (
         BufferTensorDesc,
@@ -74,8 +73,7 @@ _NAMES_BY_MODULE = {
     "calls.graph_builder": ("GraphBuilder",),
     "calls.graph_calls": ("from_dml_graph", "to_dml_graph"),
     "calls.progress_bar": ("ProgressBar",),
-    "calls.results": ("Result", "TensorBlock", "Validation"),
-    "calls.stored_graphs": ("StoredGraph",),
+    "calls.results": ("Result", "StoredGraph", "TensorBlock", "Validation"),
     "client": ("Client",),
     "descriptors": (
         "BufferTensorDesc",

@@ -18,7 +18,7 @@ from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
-from .calls.results import Result, Validation
+from .calls.results import Result, StoredGraph, Validation
 from .calls.shared_regions import RegionPool
 from .descriptors.feature_levels import FeatureLevel
 from .network.options import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
-    from .calls.stored_graphs import StoredGraph
 
 __all__ = ["AsyncClient"]
 

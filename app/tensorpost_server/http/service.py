@@ -22,7 +22,6 @@ from .background_threads import background_threads
 from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies, caller_of
 from .calls.prepared_call import CallKey, PreparedCall
-from .graph_store import GraphStore, StoreEntry
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
@@ -31,6 +30,7 @@ from .open_inference.graph_models import graph_model
 from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
+from .wires.graph_store import GraphStore, StoreEntry
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)

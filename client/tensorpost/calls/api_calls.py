@@ -51,7 +51,7 @@ from .caller_arrays import (
     request_template,
     wire_inputs,
 )
-from .results import Result, ServerTiming, TensorBlock, Validation
+from .results import Result, ServerTiming, StoredGraph, TensorBlock, Validation
 from .resumed_answer import ResumedAnswer
 from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
@@ -59,7 +59,6 @@ from .shared_regions import RegionPool
 if TYPE_CHECKING:
     from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue
     from .model_calls import ModelSource
-    from .stored_graphs import StoredGraph
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -194,7 +193,6 @@ async def compute_graph(
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
     from .graph_calls import graph_request  # operators load when they are named
-    from .stored_graphs import StoredGraph
 
     if isinstance(graph, StoredGraph):
         return await compute_stored(transport, graph, inputs, out, options)
@@ -219,7 +217,7 @@ async def store_graph(
     weights: Mapping[str, InputValue] | None, run: Callable[..., Any],
 ) -> StoredGraph:  # fmt: skip
     """Store a graph; see `Client.store`."""
-    from .stored_graphs import StoredGraph, graph_target, store_request  # few callers need it
+    from .stored_graphs import graph_target, store_request  # few callers need it
 
     if name is not None:
         text("name", name, "the name that the graph is to have on the server")
@@ -232,7 +230,7 @@ async def store_graph(
 
 async def stored_graph(transport: Transport | ManyServers, name: str, run: Callable[..., Any]) -> StoredGraph:
     """A stored graph by its name; see `Client.stored_graph`."""
-    from .stored_graphs import StoredGraph, graph_target  # few callers need it
+    from .stored_graphs import graph_target  # few callers need it
 
     target = graph_target(text("name", name, "the name of a stored graph"))
     async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:

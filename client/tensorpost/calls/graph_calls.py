@@ -24,7 +24,7 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, Violation
 from .array_like import TensorLike, as_array
 from .caller_arrays import RequestTemplate, wire_form
-from .stored_graphs import StoredGraph
+from .results import StoredGraph
 
 GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | StoredGraph
 """A graph as a dict, or the path of a JSON file with one; or a stored graph, where calls are made."""

@@ -39,7 +39,7 @@ def map_graph(
     Raises `InvalidParameter` at once for what is wrong with the arguments but for the inputs.
     """
     from .graph_calls import graph_document  # operators load when they are named
-    from .stored_graphs import StoredGraph
+    from .results import StoredGraph
 
     document = graph if isinstance(graph, StoredGraph) else graph_document(graph)
     whole_number("in_flight", in_flight, 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -176,3 +176,50 @@ class Validation:
         rows += [("warning", str(warning)) for warning in self.document.get("warnings", ())]
         shown = "" if self.operator is None else _html.operation_html(self.operator)
         return f"{_html.table_html(rows)}{shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGraph:
+    """A graph that a server keeps, from `Client.store`. Calling it sends nothing but tensors.
+
+    Attributes:
+        name: its name on the server.
+        kind: `graph`, or `onnx` for a model.
+        inputs: the names of its inputs.
+        outputs: the names of its outputs.
+        digest: `sha256:` and the SHA-256 of what was stored.
+        size_in_bytes: the memory that it takes on the server.
+        idle_seconds: how long nobody had called it when the server was asked.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    digest: str
+    size_in_bytes: int
+    idle_seconds: float
+    _run: Callable[..., Any] = field(repr=False, compare=False)
+
+    def __call__(self, inputs: Any, *, backend: str | None = None, device: int | None = None) -> Any:
+        """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
+
+        Args:
+            inputs: arrays, pictures or paths by the names of the inputs, or what the only input is; see `Client.run_stored`.
+            backend: see `Client.run`.
+            device: see `Client.run`.
+        """
+        return self._run(self, inputs, backend=backend, device=device)
+
+    @classmethod
+    def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
+        """Read a server's description.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        inputs, outputs = (tuple([str(each["name"]) for each in said[key]]) for key in ("inputs", "outputs"))
+        return cls(
+            str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
+            float(said["idle_seconds"]), run,
+        )  # fmt: skip

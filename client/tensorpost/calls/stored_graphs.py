@@ -1,11 +1,10 @@
-"""Graphs that a server keeps: what storing one sends, and the handle that calls it."""
+"""Graphs that a server keeps: what storing one sends, and what a call of one sends."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
@@ -18,63 +17,13 @@ from ..bodies.images import EncodedImage
 from ..values.datatypes import DataType, data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
+from .results import StoredGraph
 
 if TYPE_CHECKING:
     from .graph_calls import GraphDocument, GraphInputs, InputValue
     from .model_calls import ModelSource
 
-__all__ = ["StoredGraph"]
-
 MODEL_MEDIA_TYPE = "application/onnx"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredGraph:
-    """A graph that a server keeps, from `Client.store`. Calling it sends nothing but tensors.
-
-    Attributes:
-        name: its name on the server.
-        kind: `graph`, or `onnx` for a model.
-        inputs: the names of its inputs.
-        outputs: the names of its outputs.
-        digest: `sha256:` and the SHA-256 of what was stored.
-        size_in_bytes: the memory that it takes on the server.
-        idle_seconds: how long nobody had called it when the server was asked.
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    digest: str
-    size_in_bytes: int
-    idle_seconds: float
-    _run: Callable[..., Any] = field(repr=False, compare=False)
-
-    def __call__(
-        self, inputs: GraphInputs | InputValue, *, backend: str | None = None, device: int | None = None
-    ) -> Any:
-        """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
-
-        Args:
-            inputs: arrays by the names of the inputs, or what the only input is.
-            backend: see `Client.run`.
-            device: see `Client.run`.
-        """
-        return self._run(self, inputs, backend=backend, device=device)
-
-    @classmethod
-    def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
-        """Read a server's description.
-
-        Raises:
-            KeyError, TypeError: it is none.
-        """
-        inputs, outputs = (tuple([str(each["name"]) for each in said[key]]) for key in ("inputs", "outputs"))
-        return cls(
-            str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
-            float(said["idle_seconds"]), run,
-        )  # fmt: skip
 
 
 class GraphBody(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tensorpost.values.datatypes import data_type
 
-from ..graph_sources import DeclaredTensor
-from ..graph_store import StoreEntry
 from ..wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH
+from ..wires.graph_sources import DeclaredTensor
+from ..wires.graph_store import StoreEntry
 from ..wires.stored_dialect import StoredDialect
 from .models import Model, TensorInfo
 

@@ -21,13 +21,13 @@ from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..documents import examples
-from ..graph_sources import MODEL_MEDIA_TYPE, DeclaredTensor, GraphSource, declared_layouts, read_source
-from ..graph_store import StoreEntry
 from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding
 from ..request_body import JSON_MEMORY_FACTOR, RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
+from ..wires.graph_sources import MODEL_MEDIA_TYPE, DeclaredTensor, GraphSource, declared_layouts, read_source
+from ..wires.graph_store import StoreEntry
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
 

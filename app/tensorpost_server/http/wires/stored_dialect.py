@@ -14,8 +14,8 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..graph_store import StoreEntry
 from .call_parser import CallInput, match_names, refuse_unknown, take_options
+from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
 

@@ -24,8 +24,8 @@ from tensorpost.values.problems import (
     nearest,
 )
 
-from ..engine import Admission
-from ..settings import Settings
+from ...engine import Admission
+from ...settings import Settings
 from .graph_sources import GraphSource, read_source
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

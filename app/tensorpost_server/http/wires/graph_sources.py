@@ -29,8 +29,8 @@ from tensorpost.values.problems import (
     Violation,
 )
 
-from .request_body import JSON_MEMORY_FACTOR
-from .wires.call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
+from ..request_body import JSON_MEMORY_FACTOR
+from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
 
 MODEL_MEDIA_TYPE = "application/onnx"
 _NODE_BYTES = 1024  # of a model's node: texts and values
