@@ -205,7 +205,7 @@ class StoredGraph:
         """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
 
         Args:
-            inputs: arrays, pictures or paths by the names of the inputs, or what the only input is; see `Client.run_stored`.
+            inputs: what its inputs are, by their names, or what the only one is; see `Client.run_stored`.
             backend: see `Client.run`.
             device: see `Client.run`.
         """
