@@ -243,6 +243,28 @@ def test_limits_are_named() -> None:
         assert problem["setting"] == "TENSORPOST_MAX_STORED_GRAPH_BYTES"
 
 
+def test_stored_graphs_leave_half_of_the_memory_to_requests() -> None:
+    weights = encoded(
+        {"w": np.zeros(3 << 18, np.float32)}, {"graph": json.dumps({**SCALE, "inputs": {"x": {}, "w": {}}})}
+    )
+    with http_app(backend="numpy", memory_bytes=32 << 20, caller_share=1) as app:
+        answers = [store(app, f"g{number}", weights, FRAME) for number in range(6)]
+        assert [answer.status_code for answer in answers] == [201] * 5 + [429]  # of 3 MiB each, 16 MiB may stay
+        problem = assert_problem(answers[5], 429, "too-busy")
+        assert problem["setting"] == "TENSORPOST_MEMORY_BYTES"
+        app.request("DELETE", "/v1/graphs/g0")
+        assert store(app, "g5", weights, FRAME).status_code == 201
+    with http_app(backend="numpy", memory_bytes=4 << 20) as app:
+        problem = assert_problem(store(app, "g", weights, FRAME), 413, "limit-exceeded")
+
+
+def test_a_document_above_the_limit_of_json_is_refused_unread() -> None:
+    with http_app(backend="numpy", max_json_bytes=100) as app:
+        for headers in (JSON, {}):
+            problem = assert_problem(store(app, "g", NEG, headers), 413, "limit-exceeded")
+            assert problem["setting"] == "TENSORPOST_MAX_JSON_BYTES"
+
+
 def test_what_nobody_calls_is_dropped(app: AppClient) -> None:
     store(app, "neg", NEG)
     (graph,) = app.service.graphs.listed("")

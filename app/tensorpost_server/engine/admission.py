@@ -132,6 +132,7 @@ class Admission:
         memory_bytes: bytes that all requests together may hold.
         max_requests: requests that may be in flight.
         retry_after_seconds: what a refused caller is told to wait at least.
+        kept_bytes: bytes that stay beyond requests, of those in flight.
         buffers: the pool that the memory comes from.
         caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
         slow_upload_seconds: how long a body may arrive before it may be ended to make room.
@@ -145,6 +146,7 @@ class Admission:
     retry_after_seconds: int
     bytes_in_flight: int = 0
     requests_in_flight: int = 0
+    kept_bytes: int = 0
     buffers: BufferPool = field(default_factory=lambda: BufferPool(0))
     caller_share: float = 1.0
     slow_upload_seconds: float = math.inf
@@ -182,22 +184,30 @@ class Admission:
     def keep(self, size_in_bytes: int) -> None:
         """Count bytes that stay beyond the request that brought them, until `give_back`; they are nobody's share.
 
+        All that stays together is at most half of the budget, so that there is always room for requests.
+
         Raises:
-            LimitExceeded: more than the whole budget.
-            TooBusy: more than is free now.
+            LimitExceeded: more than half of the budget.
+            TooBusy: more than is free now, of the budget or of that half.
         """
-        self._refuse_larger_than_budget(size_in_bytes)
-        free = self.memory_bytes - self.bytes_in_flight
+        most = self.memory_bytes // 2
+        if size_in_bytes > most:
+            raise LimitExceeded.of(
+                "the memory that is to stay", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
+            )
+        free = min(self.memory_bytes - self.bytes_in_flight, most - self.kept_bytes)
         if size_in_bytes > free:
             raise self._busy(
-                f"{size_in_bytes:,} bytes are to stay, and {free:,} of {self.memory_bytes:,} are free now",
+                f"{size_in_bytes:,} bytes are to stay, and {free:,} of {most:,} are free for that now",
                 "TENSORPOST_MEMORY_BYTES",
             )
         self.bytes_in_flight += size_in_bytes
+        self.kept_bytes += size_in_bytes
 
     def give_back(self, size_in_bytes: int) -> None:
         """End what `keep` counted."""
         self.bytes_in_flight -= size_in_bytes
+        self.kept_bytes -= size_in_bytes
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""

@@ -23,10 +23,17 @@ from ..caller_watch import CallerWatch
 from ..documents import examples
 from ..headers import FRAMING, Framing, content_length, header_fields
 from ..media_types import refuse_content_encoding
-from ..request_body import JSON_MEMORY_FACTOR, RequestBody, receive_chunked
+from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
-from ..wires.graph_sources import MODEL_MEDIA_TYPE, DeclaredTensor, GraphSource, declared_layouts, read_source
+from ..wires.graph_sources import (
+    MODEL_MEDIA_TYPE,
+    DeclaredTensor,
+    GraphSource,
+    declared_layouts,
+    read_source,
+    reading_bytes,
+)
 from ..wires.graph_store import StoreEntry
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
@@ -145,11 +152,9 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
             content = await body.whole(limit, "TENSORPOST_MAX_BODY_BYTES")
         watch.start()
         kind = request.headers.get("content-type")
-        if kind is None or "json" in kind:
-            ticket.grow(min(len(content), settings.max_json_bytes) * JSON_MEMORY_FACTOR)
+        ticket.grow(reading_bytes(content, kind, settings))
         threads = CallerThreads(service.slow_threads, caller)
-        source = await threads.run(True, read_source, content, kind, settings.max_graph_nodes, settings.max_head_bytes)
-        ticket.grow(source.size_in_bytes)
+        source = await threads.run(True, read_source, content, kind, settings)
     graph, is_new = service.graphs.put(owner, name, content, source)
     described = await threads.run(True, _description, graph)
     return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})

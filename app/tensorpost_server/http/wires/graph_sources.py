@@ -24,11 +24,13 @@ from tensorpost.values.problems import (
     InvalidDescriptor,
     InvalidFrame,
     InvalidParameter,
+    LimitExceeded,
     TensorpostError,
     UnsupportedMediaType,
     Violation,
 )
 
+from ...settings import Settings
 from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
 
@@ -237,32 +239,44 @@ class StoredModel:
         return replace(graph, inputs=tuple([replace(slot, name=names[slot.name]) for slot in graph.inputs]))
 
 
-def read_source(content: bytes, media_type: str | None, most_nodes: int, max_head_bytes: int) -> GraphSource:
+def reading_bytes(content: bytes, media_type: str | None, settings: Settings) -> int:
+    """Memory that `read_source` takes beside the body: values of a document, and copies of what is kept."""
+    kind = _kind(content, media_type)
+    if kind == "application/json":
+        return min(len(content), settings.max_json_bytes) * JSON_MEMORY_FACTOR
+    head = 0 if kind == MODEL_MEDIA_TYPE else int.from_bytes(content[:8], "little")
+    return len(content) + min(head, settings.max_head_bytes) * JSON_MEMORY_FACTOR
+
+
+def read_source(content: bytes, media_type: str | None, settings: Settings) -> GraphSource:
     """Read what is to be stored, and check what can be checked before tensors arrive.
 
     Args:
         content: the body; nothing that is kept is a view of it.
         media_type: JSON, a frame or application/onnx; None to find out by the first bytes.
-        most_nodes: nodes that it may have.
-        max_head_bytes: longest head of a frame.
+        settings: limits of nodes, of JSON and of the head of a frame.
 
     Raises:
+        LimitExceeded: the document is too long.
         UnsupportedMediaType: another media type.
         InvalidJson, InvalidFrame, InvalidDescriptor, InvalidParameter, UnknownOperator: it cannot be used.
     """
-    kind = _sniffed(content) if media_type is None else media_type.partition(";")[0].strip().lower()
+    kind = _kind(content, media_type)
     if kind == MODEL_MEDIA_TYPE:
         source = StoredModel.of(read_model(content))
     elif kind == "application/json":
+        if len(content) > settings.max_json_bytes:
+            limit = settings.max_json_bytes
+            raise LimitExceeded.of("the graph's document", len(content), limit, "TENSORPOST_MAX_JSON_BYTES")
         document = as_document(read_json(content, max_containers=MOST_JSON_CONTAINERS), "graph")
         source = StoredDocument.of(document, len(content), {})
     elif kind in (frame.MEDIA_TYPE, *frame.ALSO_READ):
-        source = _of_frame(content, max_head_bytes)
+        source = _of_frame(content, settings.max_head_bytes)
     else:
         raise UnsupportedMediaType(
             f"a graph is stored from application/json, {frame.MEDIA_TYPE} or {MODEL_MEDIA_TYPE}, not {kind[:80]!r}"
         )
-    _check(source, most_nodes)
+    _check(source, settings.max_graph_nodes)
     return source.described()
 
 
@@ -358,7 +372,9 @@ def _of_frame(content: bytes, max_head_bytes: int) -> StoredDocument:
     return StoredDocument.of(document, head.head_bytes, weights)
 
 
-def _sniffed(content: bytes) -> str:
+def _kind(content: bytes, media_type: str | None) -> str:
+    if media_type is not None:
+        return media_type.partition(";")[0].strip().lower()
     if content[:64].lstrip()[:1] == b"{":
         return "application/json"
     return frame.MEDIA_TYPE if content[8:9] == b"{" else MODEL_MEDIA_TYPE

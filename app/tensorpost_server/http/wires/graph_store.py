@@ -263,7 +263,7 @@ def _files(folder: Path) -> Sequence[Path]:
 def _read_file(path: Path, settings: Settings) -> tuple[bytes, GraphSource]:
     try:
         content = path.read_bytes()
-        source = read_source(content, None, settings.max_graph_nodes, settings.max_head_bytes)
+        source = read_source(content, None, settings)
     except OSError as error:
         raise InvalidParameter(f"{path}: {error.strerror or error}") from None
     except TensorpostError as error:
