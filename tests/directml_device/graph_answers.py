@@ -13,52 +13,19 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from tests.conformance.test_graphs import node_by_node, outputs_of
 from tests.support.graph_cases import drawn_graph
 
-from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
+from tensorpost.values.graph import Graph
 from tensorpost.values.problems import TensorpostError
-from tensorpost_server.backends import Backend, load_backend
+from tensorpost_server.backends import load_backend
 from tensorpost_server.planning import make_plan
 
+SLICE_BYTES = 1 << 20
 MOST_RELATIVE = 1e-3
 """Difference from NumPy that is told, relative to the largest element of the output; float16 has 2^-11."""
-
-
-def outputs_of(backend: Backend, planned: Any, inputs: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each output of a graph or an operation."""
-    plan = make_plan(planned, 1 << 20)
-    run = backend.start(plan, [memoryview(data) for data in inputs])
-    try:
-        for stage in range(len(plan.stages)):
-            for part in range(run.parts(stage)):
-                run.prepare(stage, part)
-            run.finish(stage)
-        found = [bytearray() for _ in plan.outputs]
-        for index, piece in enumerate(plan.slices):
-            found[piece.output] += run.compute(index)
-        return [bytes(each) for each in found]
-    finally:
-        run.close()
-
-
-def node_by_node(backend: Backend, graph: Graph, inputs: Sequence[bytes]) -> list[bytes]:
-    """The same, each node by itself."""
-    made: list[list[bytes]] = []
-    for node in graph.nodes:
-        taken: list[bytes] = []
-        for ref in node.inputs:
-            match ref:
-                case GraphInput(index):
-                    taken.append(inputs[index])
-                case GraphConstant(index):
-                    taken.append(bytes(graph.constants[index][1]))
-                case NodeOutput(number, index):
-                    taken.append(made[number][index])
-        made.append(outputs_of(backend, node.operation, taken))
-    return [made[ref.node][ref.index] for ref in graph.outputs]
 
 
 def apart(graph: Graph, found: Sequence[bytes], expected: Sequence[bytes]) -> float:
@@ -82,7 +49,7 @@ def main(first: int, count: int) -> None:
     for seed in range(first, first + count):
         case = drawn_graph(random.Random(f"directml {seed}"), 2 + seed % 9)
         graph = case.read()
-        plan = make_plan(graph, 1 << 20)
+        plan = make_plan(graph, SLICE_BYTES)
         inputs = [np.ascontiguousarray(case.inputs[slot.name]).tobytes() for slot in plan.inputs]
         reason = directml.refusal_reason(plan)
         if reason is not None:
@@ -90,7 +57,7 @@ def main(first: int, count: int) -> None:
             counts[f"not: {reason.partition(': ')[2][:60]}"] += 1
             continue
         try:
-            whole = outputs_of(directml, graph, inputs)
+            whole = outputs_of(directml, graph, inputs, SLICE_BYTES)
         except TensorpostError as error:
             counts["refused"] += 1
             print(json.dumps({"seed": seed, "refused": str(error)[:300]}), flush=True)
@@ -102,7 +69,7 @@ def main(first: int, count: int) -> None:
             print(json.dumps({"seed": seed, "node": str(error)[:200]}), flush=True)
             single = whole
         counts["same bytes as node by node" if whole == single else "other bytes than node by node"] += 1
-        for what, other in (("nodes", single), ("numpy", outputs_of(numpy, graph, inputs))):
+        for what, other in (("nodes", single), ("numpy", outputs_of(numpy, graph, inputs, SLICE_BYTES))):
             difference = apart(graph, whole, other)
             if difference > MOST_RELATIVE:
                 names = [node.operation.name for node in graph.nodes]

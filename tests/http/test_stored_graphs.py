@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.http_app import FRAME, JSON, NPY, AppClient, assert_problem, frame_bytes, http_app, split_frame
+from tests.support.http_app import (
+    FRAME,
+    JSON,
+    NPY,
+    AppClient,
+    assert_problem,
+    eventually,
+    frame_bytes,
+    http_app,
+    split_frame,
+)
+from tests.support.live_server import live_process
 
+from tensorpost import Client
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
 
@@ -292,6 +306,40 @@ def test_a_folder_of_graphs_is_everybodys_and_nobodys_to_change(tmp_path: Path) 
         (tmp_path / "broken.json").write_text("{")
         app.service.graphs.reload()
         np.testing.assert_array_equal(result(call(app, "scale")), X * W)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_a_server_reads_its_folder_again_at_sighup(tmp_path: Path) -> None:
+    (tmp_path / "neg.json").write_text(json.dumps(NEG))
+    with live_process(TENSORPOST_GRAPHS=tmp_path, TENSORPOST_BACKEND="numpy") as (url, pid), Client(url) as tp:
+        assert [each.name for each in tp.stored_graphs()] == ["neg"]
+        (tmp_path / "scale.safetensors").write_bytes(weighted())
+        os.kill(pid, signal.SIGHUP)
+        eventually(lambda: [each.name for each in tp.stored_graphs()] == ["neg", "scale"], "the new file")
+        np.testing.assert_array_equal(tp.run_stored(tp.stored_graph("scale"), X)["y"], -(X * W))
+
+
+def test_a_folder_for_which_there_is_no_memory_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "neg.json").write_text(json.dumps(NEG))
+    with http_app(backend="numpy", graphs=tmp_path, memory_bytes=1 << 20) as app:
+        large = {"w": np.zeros(1 << 18, np.float32)}
+        document = json.dumps({**SCALE, "inputs": {"x": {}, "w": {}}})
+        (tmp_path / "large.safetensors").write_bytes(encoded(large, {"graph": document}))
+        (tmp_path / "neg.json").unlink()
+        app.service.graphs.reload()
+        np.testing.assert_array_equal(result(call(app, "neg")), -X)
+
+
+def test_arrays_without_names_are_taken_in_the_model_s_order(app: AppClient) -> None:
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n] d, float[n] c, float[n] b, float[n] a) => (float[n] y)
+    { s = Sub(d, c)  t = Sub(s, b)  y = Sub(t, a) }"""
+    store(app, "m", onnx.parser.parse_model(text).SerializeToString(), {})
+    file = io.BytesIO()
+    np.savez(file, *[np.array([x], np.float32) for x in (100, 10, 2, 1)])
+    headers = {"content-type": "application/x-npz", "accept": "application/x-npy"}
+    assert result(app.post("/v1/graphs/m", file.getvalue(), headers)).tolist() == [87]
 
 
 def test_a_folder_with_a_mistake_is_said_at_the_start(tmp_path: Path) -> None:

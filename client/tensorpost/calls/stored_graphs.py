@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..bodies.frame import MEDIA_TYPE, encode_head
 from ..bodies.images import EncodedImage
+from ..onnx.model_reader import MODEL_MEDIA_TYPE
 from ..values.datatypes import DataType, data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
@@ -22,8 +23,6 @@ from .results import StoredGraph
 if TYPE_CHECKING:
     from .graph_calls import GraphDocument, GraphInputs, InputValue
     from .model_calls import ModelSource
-
-MODEL_MEDIA_TYPE = "application/onnx"
 
 
 class GraphBody(NamedTuple):

@@ -20,9 +20,10 @@ from ..values.datatypes import DATA_TYPES, DataType
 from ..values.problems import InvalidDescriptor, Violation
 from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
 
-__all__ = ["ModelNode", "ModelTensor", "OnnxModel", "read_model"]
+__all__ = ["MODEL_MEDIA_TYPE", "ModelNode", "ModelTensor", "OnnxModel", "read_model"]
 
 SOURCE = "onnx.proto"
+MODEL_MEDIA_TYPE = "application/onnx"
 MOST_MODEL_BYTES = (1 << 31) - 1
 """Protocol Buffers has no larger message."""
 OLDEST_IR = 3

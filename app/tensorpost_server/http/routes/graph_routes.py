@@ -10,8 +10,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tensorpost.descriptors import NEWEST, OperatorDesc
+from tensorpost.descriptors import NEWEST
+from tensorpost.graphs.graph_levels import lowest_level_of
 from tensorpost.graphs.graph_picture import svg_of
+from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidParameter, NotAcceptable
 
@@ -27,7 +29,6 @@ from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
 from ..wires.graph_sources import (
-    MODEL_MEDIA_TYPE,
     DeclaredTensor,
     GraphSource,
     declared_layouts,
@@ -116,8 +117,9 @@ async def describe_graph(request: Request) -> Response:
             raise NotAcceptable("the sizes of its inputs are not known; give them, as in ?sizes=h:480,w:640")
         return Response(svg_of(found[0]), media_type="image/svg+xml")
     described = await threads.run(True, _description, graph)
+    level = None if found is None else lowest_level_of(found[0])
     cost = None if found is None else plan_cost(service, found[1])
-    return JsonDocument(described | {"lowest_feature_level": None if found is None else _level(found[0]), "cost": cost})
+    return JsonDocument(described | {"lowest_feature_level": None if level is None else str(level), "cost": cost})
 
 
 @router.delete(
@@ -206,9 +208,3 @@ def _specialised(source: GraphSource, sizes: Mapping[str, int], settings: Settin
         return None
     graph = source.graph(sent, {}, None, NEWEST, settings.max_graph_nodes)
     return graph, make_plan(graph, settings.slice_bytes)
-
-
-def _level(graph: Graph) -> str | None:
-    levels = [node.operation.lowest_feature_level() for node in graph.nodes if isinstance(node.operation, OperatorDesc)]
-    known = [level for level in levels if level is not None]
-    return str(max(known)) if known else None

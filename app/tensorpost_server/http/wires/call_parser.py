@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import FeatureLevel
 from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
     InvalidDescriptor,
     InvalidJson,
@@ -216,6 +217,18 @@ def match_names(
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
         takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
         raise TensorMismatch(f"{what} takes the tensors {takes}{may}; the body has {sent}")
+
+
+def layouts_of(tensors: Sequence[AnnouncedTensor]) -> dict[str, Layout]:
+    """The types and sizes of the tensors that a graph is given, by name.
+
+    Raises:
+        TensorMismatch: one holds strings.
+    """
+    for tensor in tensors:
+        if not tensor.data_type.item_size:
+            raise TensorMismatch(f"tensor {tensor.name!r} holds strings, which graphs do not compute")
+    return {tensor.name: Layout.row_major(tensor.data_type, tensor.shape) for tensor in tensors}
 
 
 def npy_tensor(inputs: Sequence[CallInput], *, empty: bool) -> str | None:

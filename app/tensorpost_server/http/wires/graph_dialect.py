@@ -9,11 +9,10 @@ from typing import Any
 from tensorpost.descriptors import NEWEST
 from tensorpost.graphs.graph_document import input_names, read_graph
 from tensorpost.values.graph import Graph
-from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from .call_parser import CallInput, read_document, read_query, refuse_unknown, take_options
+from .call_parser import CallInput, layouts_of, read_document, read_query, refuse_unknown, take_options
 
 GRAPHS_PATH = "/v1/graphs"
 MODELS_PATH = "/v1/onnx"
@@ -87,11 +86,7 @@ class GraphParser:
             raise InvalidParameter("the graph is sent in the query and in the body; send it once")
         if (graph := self._document if document is None else document) is None:
             raise _missing_graph()
-        sent: dict[str, Layout] = {}
-        for tensor in tensors:
-            if not tensor.data_type.item_size:
-                raise TensorMismatch(f"tensor {tensor.name!r} holds strings, which graphs do not compute")
-            sent[tensor.name] = Layout.row_major(tensor.data_type, tensor.shape)
+        sent = layouts_of(tensors)
         try:
             level = options.feature_level or NEWEST
             return read_graph(graph, sent, level=level, most_nodes=self._most_nodes), options

@@ -16,7 +16,7 @@ from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
 from tensorpost.graphs.graph_document import Weights, read_graph
 from tensorpost.graphs.model_graph import model_graph
-from tensorpost.onnx.model_reader import OnnxModel, read_model
+from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, OnnxModel, read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
@@ -31,12 +31,11 @@ from tensorpost.values.problems import (
 )
 
 from ...settings import Settings
+from ..multipart import MOST_VALUES
 from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
 
-MODEL_MEDIA_TYPE = "application/onnx"
 _NODE_BYTES = 1024  # of a model's node: texts and values
-_MOST_VALUES = 64  # elements of a tensor that may decide sizes of a model, as the shape of Reshape does
 _TRIAL_SIZES = ((224, 256), (64, 96), (32, 48), (8, 12), (3, 4), (1, 2))
 
 
@@ -205,7 +204,7 @@ class StoredModel:
         size += _NODE_BYTES * len(nodes)
         inputs = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in model.inputs]
         named = {tensor.name for tensor in inputs}
-        given = [_call_input(name) for name in named]
+        given = [_call_input(tensor.name) for tensor in inputs]
         given += [_call_input(name, optional=True) for name in initializers if name not in named]
         # Whole numbers of few elements, as the shape of a Reshape.
         small = frozenset([each.name for each in inputs if _is_small(each)])
@@ -409,7 +408,7 @@ def _is_small(tensor: DeclaredTensor) -> bool:
     row, sizes = tensor.data_type, tensor.sizes
     if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iu":
         return False
-    return all(isinstance(size, int) and size <= _MOST_VALUES for size in sizes)
+    return all(isinstance(size, int) and size <= MOST_VALUES for size in sizes)
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

@@ -184,7 +184,8 @@ class GraphStore:
         """Read the files of the folder in the settings, if there is one; graphs whose file has gone are dropped.
 
         Raises:
-            InvalidParameter: the folder or a file cannot be used; nothing has changed then.
+            InvalidParameter: the folder or a file cannot be used; nothing has changed then, nor if there is no memory.
+            LimitExceeded, TooBusy: there is no memory for them.
         """
         if self.settings.graphs is None:
             return
@@ -199,19 +200,21 @@ class GraphStore:
                     f"{found[path.stem][0]} and {path} are two graphs of one name; rename one of them"
                 )
             found[path.stem] = (path, *_read_file(path, self.settings))
-        for graph in [each for (owner, name), each in self._graphs.items() if owner is None and name not in found]:
-            self._drop(graph)
-        for name, (path, content, source) in found.items():
-            digest = hashlib.sha256(content).hexdigest()
-            before = self._graphs.get((None, name))
-            if before is not None and before.digest == digest:
-                continue
-            self.admission.keep(source.size_in_bytes)
-            if before is not None:
-                self._drop(before)
-            self._graphs[None, name] = StoreEntry(
-                name, None, source, digest, source.size_in_bytes, path.stat().st_mtime, time.monotonic()
+        now = time.monotonic()
+        entries = [
+            StoreEntry(
+                name, None, source, hashlib.sha256(content).hexdigest(), source.size_in_bytes, path.stat().st_mtime, now
             )
+            for name, (path, content, source) in found.items()
+        ]  # fmt: skip
+        before = {name: entry for (owner, name), entry in self._graphs.items() if owner is None}
+        changed = [each for each in entries if each.name not in before or before[each.name].digest != each.digest]
+        self.admission.keep(sum([each.size_in_bytes for each in changed]))  # before anything is dropped
+        names = {each.name for each in changed}
+        for name, entry in before.items():
+            if name in names or name not in found:
+                self._drop(entry)
+        self._graphs |= {(None, each.name): each for each in changed}
 
     def reload(self) -> None:
         """Read the folder again; a mistake in it is logged, and the graphs stay as they are."""

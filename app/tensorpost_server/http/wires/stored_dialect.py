@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import NEWEST
 from tensorpost.values.graph import Graph
-from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InvalidParameter, TensorMismatch
+from tensorpost.values.problems import InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from .call_parser import CallInput, match_names, refuse_unknown, take_options
+from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
@@ -68,11 +67,7 @@ class StoredParser:
         match_names(
             tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
         )
-        sent: dict[str, Layout] = {}
-        for tensor in tensors:
-            if not tensor.data_type.item_size:
-                raise TensorMismatch(f"tensor {tensor.name!r} holds strings, which graphs do not compute")
-            sent[tensor.name] = Layout.row_major(tensor.data_type, tensor.shape)
+        sent = layouts_of(tensors)
         outputs = parameters.get("outputs")
         wanted = None if outputs is None else str(outputs).split(",")
         elements = cast("Mapping[str, NDArray[Any]]", values)
