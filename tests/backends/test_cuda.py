@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,12 +31,13 @@ from tensorpost.values.operation import Slot
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 from tensorpost_server.backends import CannotOpen, DeviceOptions, device_run
 from tensorpost_server.backends.cuda import backend as module
+from tensorpost_server.backends.cuda import captured_plans
 from tensorpost_server.backends.cuda.backend import LOST, CudaBackend
 from tensorpost_server.backends.device_run import SMALLEST_PART
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
-from tensorpost_server.engine import Worker
+from tensorpost_server.engine import StepTimes, Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
 from tensorpost_server.planning import OutputSlices, Plan, PlanStep, Stage, cut, make_plan
 
@@ -57,11 +59,18 @@ class Compute:
         self.before(out.nbytes)
         form.fill(np, inputs, box, out, output)
 
+    def fill_keeping(self, keep: list[Any], form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
+        keep.append(form)
+        fake: Any = sys.modules["cupy"]
+        fake.capturing.todo.append(lambda: form.fill(np, inputs, box, out, output))
+
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Compute:
     found = Compute()
-    module: Any = SimpleNamespace(fill=found.fill, clear_caches=found.forget)  # by its names
+    module: Any = SimpleNamespace(
+        fill=found.fill, fill_keeping=found.fill_keeping, clear_caches=found.forget
+    )  # by its names
     monkeypatch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", module)
     return found
 
@@ -71,6 +80,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute, tmp_path: Path) -> F
     found = FakeCupy()
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # likewise
+    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _copies: True)  # asks the driver
     return found
 
 
@@ -154,6 +164,99 @@ def test_constants_of_stored_graphs_are_uploaded_once_and_freed_with_them(cupy: 
     finally:
         worker.close()
     assert cupy.pools[0].used == 0
+
+
+def chain(count: int) -> Plan:
+    """A graph of products and transposes of 6 x 8 numbers, which is no single step."""
+    nodes: list[dict[str, Any]] = []
+    for at in range(count):
+        before = f"n{at - 1}" if at else "x"
+        nodes += [
+            {"name": f"m{at}", "op_type": "Mul", "inputs": [before, "two"]},
+            {"name": f"n{at}", "op_type": "Tile", "inputs": [f"m{at}", "repeats"]},
+        ]
+    document = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [6, 8]}},
+        "constants": {
+            "two": {"dtype": "F32", "shape": [1], "data": [2]},
+            "repeats": {"dtype": "I64", "shape": [2], "data": [2, 1]},
+        },
+        "nodes": nodes,
+        "outputs": {"y": f"n{count - 1}", "z": "m0"},
+    }
+    return make_plan(read_graph(document, None), 1 << 20)
+
+
+def test_a_small_plan_that_comes_again_is_one_launch(cupy: FakeCupy):
+    """The same bytes in each run, with its own inputs; in the first runs, and while it is timed, in the usual way."""
+    backend, plan, rng = CudaBackend(), chain(3), np.random.default_rng(1)
+    worker = Worker(backend, 3)
+    launches: list[int] = []
+    try:
+        for run in range(6):
+            x = rng.random((6, 8)).astype(np.float32)
+            timeline = Timeline() if run == 4 else None
+            found = asyncio.run(collect(worker.run(plan, [x.view(np.uint8).reshape(-1).data], timeline=timeline)))
+            assert bytes(found) == np.tile(x * 8, (8, 1)).tobytes() + (x * 2).tobytes(), run
+            launches.append(cupy.launches)
+        assert launches == [0, 0, 0, 1, 1, 2]
+        assert len(backend._captured) == 1
+        steps = StepTimes(plan)
+        worker.run_now(plan, [memoryview(bytes(192))], steps=steps)
+        assert steps.record(every_step=True).slowest is None, "one launch has no slowest step"
+    finally:
+        worker.close()
+    assert cupy.pools[0].used == 0, "device memory is still held"
+
+
+def test_a_captured_plan_is_forgotten_with_its_plan_and_when_memory_is_short(cupy: FakeCupy):
+    backend = CudaBackend()
+    x = [memoryview(bytes(192))]
+    for short in (False, True):
+        plan = chain(2)
+        plan = replace(plan)  # which no cache holds
+        for _ in range(5):
+            backend.start(plan, x).close()
+        assert len(backend._captured) == 1
+        if short:
+            backend.trim()
+        del plan
+        assert len(backend._captured) == 0
+        assert cupy.pools[0].used == 0, "device memory is still held"
+    backend.close()
+
+
+@pytest.mark.parametrize("reason", ["a copy inside", "no page-locked memory", "large"])
+def test_what_is_not_captured_is_computed_in_the_usual_way(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, reason: str
+):
+    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _copies: reason != "a copy inside")
+    backend = CudaBackend(pinned_bytes=0 if reason == "no page-locked memory" else 1 << 20)
+    plan, x, expected = tile(4, 1 << 18 if reason == "large" else 16)
+    for _ in range(6):
+        run = backend.start(plan, [x])
+        assert b"".join([run.compute(index) for index in range(len(plan.slices))]) == expected
+        run.close()
+    assert (cupy.launches, len(backend._captured)) == (0, 0)
+    backend.close()
+    assert cupy.pools[0].used == 0, "device memory is still held"
+
+
+def test_threads_run_a_captured_plan_in_turn_or_the_usual_way(cupy: FakeCupy):
+    """One at a time has its memory; the others do not wait."""
+    backend, plan = CudaBackend(), chain(2)
+    expected = {n: np.full((6, 8), n, np.float32) for n in range(8)}
+
+    def call(n: int) -> bool:
+        run = backend.start(plan, [expected[n].view(np.uint8).reshape(-1).data])
+        found = b"".join([run.compute(index) for index in range(len(plan.slices))])
+        run.close()
+        return found == np.tile(expected[n] * 4, (4, 1)).tobytes() + (expected[n] * 2).tobytes()
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(call, [n % 8 for n in range(400)]))
+    assert cupy.launches > 100
+    backend.close()
 
 
 def test_a_kept_constant_is_freed_when_nobody_holds_its_memory(cupy: FakeCupy):

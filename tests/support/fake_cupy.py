@@ -107,6 +107,28 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         event.synchronize()
 
+    def begin_capture(self) -> None:
+        assert not self.todo, "what is under way would be captured"
+        self.fake.capturing = self
+
+    def end_capture(self) -> Graph:
+        assert self.fake.capturing is self
+        self.fake.capturing = None
+        graph = Graph([*self.todo])
+        self.todo.clear()
+        return graph
+
+
+@dataclass
+class Graph:
+    """What was captured; launched as often as one likes."""
+
+    todo: list[Callable[[], object]]
+
+    def launch(self, stream: Stream) -> None:
+        stream.fake.launches += 1
+        stream.todo += self.todo
+
 
 class Event:
     """A point in a stream; everything before it is done when it is waited for."""
@@ -135,6 +157,8 @@ class FakeCupy:
         largest_block: the largest single piece of device memory so far.
         shared: memory of another process by its handle.
         opened: how often it is open here, by address.
+        capturing: the stream that is captured now.
+        launches: how many graphs were launched.
     """
 
     devices: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")
@@ -147,6 +171,8 @@ class FakeCupy:
     largest_block: int = 0
     shared: dict[bytes, np.ndarray[Any, Any]] = field(default_factory=dict[bytes, Any])
     opened: Counter[int] = field(default_factory=Counter[int])
+    capturing: Stream | None = None
+    launches: int = 0
 
     def __post_init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -190,6 +216,8 @@ class FakeCupy:
 
     def asarray(self, array: Any, dtype: Any = None) -> Any:
         """The array as one on the device."""
+        if self.capturing is not None:
+            raise CUDARuntimeError(900)  # cudaErrorStreamCaptureUnsupported
         made = self.empty(array.shape, array.dtype if dtype is None else dtype)
         made[...] = array
         return made

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from ..backends import Run
+from ..backends import Run, RunWithoutStages
 from ..backends.timeline import Phase
 from ..forms.base import ComputedSeconds, go_on
 from ..planning import Plan
@@ -93,7 +93,7 @@ class StepTimes:
 
 
 class TimedRun:
-    """A run of a graph whose steps are timed. See `Run`.
+    """A run of a graph whose steps are timed, unless its device computes several of them in one go. See `Run`.
 
     Args:
         run: computes them.
@@ -101,13 +101,14 @@ class TimedRun:
         times: takes the times.
     """
 
-    __slots__ = ("_ended", "_in_full", "_plan", "_run", "_times", "close", "parts")
+    __slots__ = ("_ended", "_in_full", "_is_joined", "_plan", "_run", "_times", "close", "parts")
 
     def __init__(self, run: Run, plan: Plan, times: StepTimes) -> None:
         self._run, self._plan, self._times = run, plan, times
         self.parts, self.close = run.parts, run.close
         self._in_full = {stage.step for stage in plan.stages}
         self._ended = 0  # stages
+        self._is_joined = isinstance(run, RunWithoutStages) and len(plan.steps) > 1
 
     def prepare(self, stage: int, part: int) -> None:
         """See `Run.prepare`."""
@@ -126,7 +127,7 @@ class TimedRun:
                 self.prepare(stage, part)
             self.finish(stage)
         step = self._plan.output_sources[self._plan.slices.piece(index).output].node
-        if step in self._in_full:
+        if step in self._in_full or self._is_joined:
             return self._run.compute(index)
         return self._times.timed(step, self._run.compute, index)
 

@@ -34,7 +34,7 @@ last bits depend on it. One element of an output is never cut, however much it r
 _MOST_KEPT_BYTES = 256 * 1024  # of the documents and constants of a graph whose plan is kept for the next call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Plan:
     """Everything decided about a call before any tensor byte is read. It holds no arrays and no device handles.
 

@@ -14,7 +14,7 @@ import importlib
 import math
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
+from .captured_plans import CapturedPlans, CapturedRun
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -95,7 +96,7 @@ class CudaBackend:
     ) -> None:
         self.cupy = cupy = _cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
-        self._fill, self._forget = compute.fill, compute.clear_caches
+        self._fill, self._fill_keeping, self._forget = compute.fill, compute.fill_keeping, compute.clear_caches
         count = _device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
@@ -109,6 +110,7 @@ class CudaBackend:
         self._lanes = threading.local()
         self._shared = SharedAllocations(cupy)
         self._kept: dict[int, Any] = {}  # constants of stored graphs, by the identity of their memory
+        self._captured = CapturedPlans(self)
         try:
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             raw: Any = properties["name"]
@@ -185,8 +187,15 @@ class CudaBackend:
 
     def start(
         self, plan: Plan, inputs: Sequence[RunMemory], targets: Sequence[DeviceMemory | None] | None = None
-    ) -> DeviceRun:
-        """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
+    ) -> DeviceRun | CapturedRun:
+        """Begin to copy the inputs to the device; the copies may still be under way when it returns.
+
+        A small plan that comes again is computed at once, in one launch, unless its phases are timed.
+        """
+        if targets is None and not is_timed():
+            run = self._captured.start(plan, inputs)
+            if run is not None:
+                return run
         return DeviceRun(self, plan, inputs, targets)
 
     def gauges(self) -> Mapping[str, int]:
@@ -210,6 +219,7 @@ class CudaBackend:
     def trim(self) -> None:
         """Free the device memory that is kept for the next request, plans and tables of taps among it."""
         with self.working(self.lane()):
+            self._captured.clear()
             self._forget()
             self._pool.free_all_blocks()
 
@@ -218,6 +228,7 @@ class CudaBackend:
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
                 self._uploads.synchronize()
+                self._captured.clear()
                 self._kept.clear()
                 self._shared.close_all()
                 self._pool.free_all_blocks()
@@ -291,16 +302,30 @@ class CudaBackend:
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
         with self._session(uploaded):
-            if step.form.computed_whole:
-                return outputs_of(self.cupy, step, inputs)
-            outputs: list[Any] = []
-            for index, slot in enumerate(step.outputs):
-                sizes = slot.layout.sizes
-                out = elements_of(self.cupy, self.room(slot.layout.size_in_bytes), slot.layout, sizes)
-                if out.size:
-                    self._fill(step.form, inputs, whole_box(sizes), out, index)
-                outputs.append(out)
-            return outputs
+            return self.outputs(step, inputs)
+
+    def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any] | None = None) -> list[Any]:
+        """All outputs of a step, computed on the current stream.
+
+        Args:
+            step: the step.
+            inputs: its operands.
+            keep: takes what its kernels read beside them, which a captured plan must keep.
+        """
+        if step.form.computed_whole:
+            return outputs_of(self.cupy, step, inputs)
+        outputs: list[Any] = []
+        for index, slot in enumerate(step.outputs):
+            sizes = slot.layout.sizes
+            out = elements_of(self.cupy, self.room(slot.layout.size_in_bytes), slot.layout, sizes)
+            if out.size:
+                box = whole_box(sizes)
+                if keep is None:
+                    self._fill(step.form, inputs, box, out, index)
+                else:
+                    self._fill_keeping(keep, step.form, inputs, box, out, index)
+            outputs.append(out)
+        return outputs
 
     def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, box: Box) -> Any:
         sizes, made = extents(box), step.outputs[0].layout
@@ -371,8 +396,12 @@ class CudaBackend:
         return self._lanes.stream
 
     @contextmanager
-    def working(self, stream: Any) -> Generator[None]:
+    def working(self, stream: Any, allocator: Callable[[int], Any] | None = None) -> Generator[None]:
         """This device, stream and memory for everything that CuPy does inside; its errors become ours.
+
+        Args:
+            stream: the stream.
+            allocator: takes device memory; default `take_memory`.
 
         Raises:
             OutOfDeviceMemory: the device has too little memory, even after the kept memory was freed.
@@ -382,7 +411,7 @@ class CudaBackend:
             raise DeviceLost(self._lost)
         cuda = self.cupy.cuda
         try:
-            with cuda.Device(self.index), stream, cuda.using_allocator(self._take):
+            with cuda.Device(self.index), stream, cuda.using_allocator(allocator or self.take_memory):
                 yield
         except cuda.memory.OutOfMemoryError as error:
             raise self._out_of_memory() from _without_frames(error)
@@ -398,11 +427,13 @@ class CudaBackend:
         """Device memory with undefined content, as an array of bytes; what is kept is freed before it gives up."""
         return self.cupy.empty(size_in_bytes, np.uint8)
 
-    def _take(self, size_in_bytes: int) -> Any:
+    def take_memory(self, size_in_bytes: int) -> Any:
+        """Device memory within the limit, for CuPy; what is kept is freed before it gives up."""
         try:
             return self._pool.malloc(size_in_bytes)
         except self.cupy.cuda.memory.OutOfMemoryError:
             # The pool counts what it keeps against its limit, and frees that by itself only if the device has no more.
+            self._captured.clear()
             self._kept.clear()
             self._pool.free_all_blocks()
             return self._pool.malloc(size_in_bytes)

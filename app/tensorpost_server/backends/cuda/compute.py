@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,24 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
         out: array of the box's shape and the output's type; possibly strided, its old content undefined.
         output: which output.
     """
+    fill_keeping(None, form, inputs, box, out, output)
+
+
+def fill_keeping(
+    keep: list[Any] | None, form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0
+) -> None:
+    """`fill`, whose kernels are launched again later, as those of a captured plan.
+
+    Args:
+        keep: takes what the kernels read beside the inputs; None to keep nothing.
+        form: see `fill`.
+        inputs: see `fill`.
+        box: see `fill`.
+        out: see `fill`.
+        output: see `fill`.
+    """
     if isinstance(form, FusedLines):
-        form.fill_parts(cupy, inputs, box, out, fill)
+        form.fill_parts(cupy, inputs, box, out, partial(fill_keeping, keep))
         return
     addresses = [x.data.ptr for x in inputs]
     target = out.data.ptr
@@ -120,6 +137,8 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
     if calls is None:
         form.fill(cupy, inputs, box, out, output)
         return
+    if keep is not None:
+        keep.append(calls)
     made: list[Any] = []  # freed after the last launch, in the stream's order
     for call in calls:
         places = [addresses[number] + start for number, start in call.sources]

@@ -1,0 +1,347 @@
+"""Small plans that come again, captured as CUDA graphs.
+
+A captured plan is one launch: its inputs are copied to the device, its kernels run, and its outputs are copied back,
+between page-locked memory and device memory that belong to it. A plan of the usual way waits for the device after each
+step, which takes longer than the kernel of a small one.
+
+Source: CUDA Driver API, "Graph Management".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput, Ref
+from tensorpost.values.layout import Layout
+
+from ...planning import Plan, PlanStep
+from ..base import RunWithoutStages, plain_memory
+from ..device_run import RunMemory, as_operand, elements_of
+
+MOST_BYTES = 1 << 20
+"""Of the inputs together, of the outputs together, and of what lies between them: above, copies take the time."""
+RUNS_BEFORE = 3
+"""Runs of a plan before it is captured: capturing takes as long as some runs, and most plans come once."""
+MOST_CAPTURED = 64
+"""Plans that are captured; beyond, the one that ran least recently is forgotten."""
+_MOST_COUNTED = 1024
+
+# CUDA Driver API, CUgraphNodeType.
+_KERNEL, _COPY, _MEMSET, _EMPTY = 0, 1, 2, 5
+# CUDA Runtime API, cudaError: the stream cannot be captured, or what was done with it cannot.
+_CAPTURE_ERRORS = range(900, 909)
+
+
+class CapturingDevice(Protocol):
+    """What a captured plan needs of the backend: see `CudaBackend`."""
+
+    cupy: Any
+
+    def lane(self) -> Any:
+        """The stream of this thread."""
+        ...
+
+    def working(self, stream: Any, allocator: Any = None) -> Any:
+        """The context of this device; see `CudaBackend.working`."""
+        ...
+
+    def take_memory(self, size_in_bytes: int) -> Any:
+        """Device memory within the limit."""
+        ...
+
+    def room(self, size_in_bytes: int) -> Any:
+        """An array of bytes."""
+        ...
+
+    def host_memory(self, size_in_bytes: int) -> memoryview | None:
+        """Page-locked memory; None if there is no room."""
+        ...
+
+    def copy(self, block: Any, memory: RunMemory, *, up: bool, stream: Any) -> None:
+        """Copy between host memory and the device, in the stream's order."""
+        ...
+
+    def put(self, layouts: Sequence[Layout], blocks: Sequence[RunMemory]) -> tuple[list[Any], Any]:
+        """Arrays on the device."""
+        ...
+
+    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+        """The array of a stored graph's constant."""
+        ...
+
+    def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any]) -> list[Any]:
+        """All outputs of a step, computed on the current stream; `keep` takes what its kernels read beside them."""
+        ...
+
+
+class CannotCapture(Exception):
+    """The plan is computed in the usual way."""
+
+
+class CapturedPlan:
+    """One plan, captured; one run at a time.
+
+    Args:
+        device: the backend.
+        plan: the plan, small and without indices that are checked between its steps.
+
+    Raises:
+        CannotCapture: some of its nodes are no kernels, or there is no page-locked memory for it.
+    """
+
+    def __init__(self, device: CapturingDevice, plan: Plan) -> None:
+        self._device = device
+        self._memory: list[Any] = []  # of all arrays between inputs and outputs: nothing is used twice
+        self._kept: list[Any] = []
+        layouts = plan.input_layouts
+        self._inputs, self._outputs = (
+            self._host_parts([layout.size_in_bytes for layout in each])
+            for each in (layouts, [slot.layout for slot in plan.outputs])
+        )
+        stream = device.lane()
+        constants = [
+            device.put_kept(slot.layout, data) if isinstance(data, memoryview) else self._constant(slot.layout, data)
+            for slot, data in plan.graph.constants
+            if plan.is_graph
+        ]
+        with device.working(stream, self._take):
+            rooms = [device.room(layout.size_in_bytes) for layout in layouts]
+            inputs = [
+                elements_of(device.cupy, room[: layout.data_size_in_bytes], layout, layout.sizes)
+                for room, layout in zip(rooms, layouts, strict=True)
+            ]
+            stream.begin_capture()
+            try:
+                for room, memory in zip(rooms, self._inputs, strict=True):
+                    device.copy(room, memory, up=True, stream=stream)
+                arrays = _computed(device, plan, [*inputs, *constants], self._kept)
+                for array, memory in zip(arrays, self._outputs, strict=True):
+                    device.copy(self._packed(array), memory, up=False, stream=stream)
+            except device.cupy.cuda.runtime.CUDARuntimeError as error:
+                _ended(device.cupy, stream)
+                if error.status in _CAPTURE_ERRORS:
+                    raise CannotCapture from error
+                raise
+            except BaseException:
+                _ended(device.cupy, stream)
+                raise
+            self._graph = _ended(device.cupy, stream)
+        self._kept += [rooms, constants]
+        copies = len([memory for memory in (*self._inputs, *self._outputs) if memory.nbytes])
+        if self._graph is None or not consists_of_kernels(self._graph, copies):
+            raise CannotCapture
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Sequence[memoryview]) -> list[memoryview] | None:
+        """The bytes of each output, in memory that is the caller's; None if another thread runs it now."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            for memory, source in zip(self._inputs, inputs, strict=True):
+                memory[:] = source
+            stream = self._device.lane()
+            with self._device.working(stream):
+                try:
+                    self._graph.launch(stream)
+                finally:
+                    stream.synchronize()
+            found = [plain_memory(memory.nbytes) for memory in self._outputs]
+            for target, memory in zip(found, self._outputs, strict=True):
+                target[:] = memory
+            return found
+        finally:
+            self._lock.release()
+
+    def _constant(self, layout: Layout, data: bytes) -> Any:
+        ((array,), uploaded) = self._device.put([layout], [memoryview(data)])
+        if uploaded is not None:
+            uploaded.synchronize()
+        return array
+
+    def _packed(self, array: Any) -> Any:
+        """The bytes of an output, which some functions of arrays make with other strides."""
+        if not array.flags.c_contiguous:
+            packed = self._device.room(array.nbytes).view(array.dtype).reshape(array.shape)
+            packed[...] = array
+            array = packed
+        return array.reshape(-1).view(np.uint8)
+
+    def _take(self, size_in_bytes: int) -> Any:
+        self._memory.append(self._device.take_memory(size_in_bytes))
+        return self._memory[-1]
+
+    def _host_parts(self, sizes: Sequence[int]) -> list[memoryview]:
+        parts = [self._device.host_memory(size) for size in sizes]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            raise CannotCapture
+        return found
+
+
+class CapturedRun(RunWithoutStages):
+    """A run that is done when it begins. See `Run`.
+
+    Args:
+        plan: what was computed.
+        outputs: the bytes of each output.
+    """
+
+    __slots__ = ("_outputs", "_plan")
+
+    def __init__(self, plan: Plan, outputs: Sequence[memoryview]) -> None:
+        self._plan, self._outputs = plan, outputs
+
+    def compute(self, index: int) -> memoryview:
+        """See `Run.compute`."""
+        piece = self._plan.slices.piece(index)
+        return self._outputs[piece.output][piece.begin : piece.begin + piece.computed]
+
+    def close(self) -> None:
+        """See `Run.close`."""
+        self._outputs = ()
+
+
+class CapturedPlans:
+    """The plans of a device that were captured, and how often others ran.
+
+    Args:
+        device: the backend.
+    """
+
+    def __init__(self, device: CapturingDevice) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        # By identity: the call cache has the same plan for the same call, and hashing one takes longer than its launch.
+        self._counts: OrderedDict[int, tuple[weakref.ref[Plan], int]] = OrderedDict()
+        self._captured: OrderedDict[int, CapturedPlan] = OrderedDict()
+
+    def start(self, plan: Plan, inputs: Sequence[RunMemory]) -> CapturedRun | None:
+        """The run of a plan that is captured, or is now; None if it is to be computed in the usual way."""
+        captured = self._captured.get(id(plan))
+        if captured is None:
+            if not self._is_due(plan):
+                return None
+            try:
+                captured = CapturedPlan(self._device, plan)
+            except CannotCapture:
+                return None
+            with self._lock:
+                self._captured[id(plan)] = captured
+                while len(self._captured) > MOST_CAPTURED:
+                    self._captured.popitem(last=False)
+        else:
+            with self._lock:
+                if id(plan) in self._captured:
+                    self._captured.move_to_end(id(plan))
+        blocks = [block for block in inputs if isinstance(block, memoryview)]
+        outputs = captured.run(blocks) if len(blocks) == len(inputs) else None
+        return None if outputs is None else CapturedRun(plan, outputs)
+
+    def clear(self) -> None:
+        """Forget all, and give back their memory."""
+        with self._lock:
+            self._captured.clear()
+
+    def __len__(self) -> int:
+        return len(self._captured)
+
+    def _is_due(self, plan: Plan) -> bool:
+        """Whether it ran so often that it is to be captured; at most once for a plan."""
+        key = id(plan)
+        with self._lock:
+            found = self._counts.get(key)
+            if found is None:
+                if not is_capturable(plan):
+                    return False
+                self._counts[key] = (weakref.ref(plan, lambda _: self._forget(key)), 1)
+                while len(self._counts) > _MOST_COUNTED:
+                    self._counts.popitem(last=False)
+                return False
+            reference, count = found
+            self._counts[key] = (reference, count + 1)
+            return count == RUNS_BEFORE
+
+    def _forget(self, key: int) -> None:
+        # Without the lock: a plan may be collected anywhere, also while this thread holds it. Both are atomic.
+        self._counts.pop(key, None)
+        self._captured.pop(key, None)
+
+
+def is_capturable(plan: Plan) -> bool:
+    """Whether it is small, without gaps in its outputs, and reads no index that the host must check meanwhile."""
+    between = plan.held_bytes + plan.streamed_bytes
+    tensors = [*plan.input_layouts, *[slot.layout for slot in plan.outputs]]
+    return (
+        max(plan.input_bytes, plan.output_bytes, between) <= MOST_BYTES
+        and all(math.prod(layout.sizes) for layout in tensors)
+        and all(slot.layout.packed for slot in plan.outputs)
+        and not any(stage.checked for stage in plan.stages)
+    )
+
+
+def consists_of_kernels(graph: Any, copies: int) -> bool:
+    """Whether a captured graph has only kernels, and so many copies.
+
+    Another copy may be one from host memory that is gone when the graph is launched again; memory that is allocated in
+    the graph is in no limit.
+
+    Args:
+        graph: CuPy's.
+        copies: how many there must be.
+    """
+    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(int(graph.graph))
+    count = ctypes.c_size_t()
+    if driver.cuGraphGetNodes(handle, None, ctypes.byref(count)):
+        return False
+    nodes = (ctypes.c_void_p * count.value)()
+    if driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)):
+        return False
+    found: list[int] = []
+    for node in nodes:
+        kind = ctypes.c_int()
+        if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
+            return False
+        found.append(kind.value)
+    return {*found} <= {_KERNEL, _COPY, _MEMSET, _EMPTY} and found.count(_COPY) == copies
+
+
+def _computed(device: CapturingDevice, plan: Plan, arrays: Sequence[Any], keep: list[Any]) -> list[Any]:
+    """The arrays of the plan's outputs, computed step by step."""
+    made: dict[tuple[int, int], Any] = {}
+
+    def operand(source: Ref, layout: Layout) -> Any:
+        match source:
+            case GraphInput(index):
+                array = arrays[index]
+            case GraphConstant(index):
+                array = arrays[len(plan.inputs) + index]
+            case NodeOutput(number, index):
+                array = made[number, index]
+        return as_operand(device.cupy, array, layout)
+
+    for number, step in enumerate(plan.steps):
+        inputs = arrays
+        if plan.is_graph:
+            inputs = [operand(source, layout) for source, layout in zip(step.sources, step.operands, strict=True)]
+        outputs = device.outputs(step, inputs, keep)
+        made |= zip(zip(itertools.repeat(number), range(len(outputs)), strict=False), outputs, strict=True)
+        keep += [inputs, outputs]
+    sources = plan.output_sources if plan.is_graph else [NodeOutput(0, index) for index in range(len(plan.outputs))]
+    return [made[ref.node, ref.index] for ref in sources]
+
+
+def _ended(cupy: Any, stream: Any) -> Any:
+    """End the capture; None if it failed."""
+    try:
+        return stream.end_capture()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return None

@@ -1,0 +1,73 @@
+"""Captured plans on an NVIDIA device: drawn graphs, run again with other inputs, beside the usual way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.suite import vectors
+from tests.support.cuda_device import missing_device
+from tests.support.graph_cases import drawn_graph
+
+from tensorpost_server.backends import Run
+from tensorpost_server.backends.cuda.backend import CudaBackend
+from tensorpost_server.backends.cuda.captured_plans import RUNS_BEFORE, CapturedRun
+from tensorpost_server.backends.device_run import DeviceRun
+from tensorpost_server.planning import Plan, make_plan
+
+if (MISSING := missing_device()) is not None:
+    pytest.skip(MISSING, allow_module_level=True)
+
+
+def outputs_of(run: Run, plan: Plan) -> bytes:
+    try:
+        return b"".join([run.compute(index) for index in range(len(plan.slices))])
+    finally:
+        run.close()
+
+
+def blocks_of(plan: Plan, inputs: Mapping[str, Any], turn: int) -> list[memoryview]:
+    """The inputs with their elements moved around, so that indices stay within their axes."""
+    moved = [np.roll(np.ascontiguousarray(inputs[slot.name]).reshape(-1), turn) for slot in plan.inputs]
+    return [array.view(np.uint8).data for array in moved]
+
+
+def test_drawn_graphs_give_the_bytes_of_the_usual_way():
+    backend, captured = CudaBackend(), 0
+    try:
+        for seed in range(400):
+            case = drawn_graph(random.Random(f"captured {seed}"), 8)
+            plan = make_plan(case.read(), 1 << 20)
+            if backend.refusal_reason(plan) is not None:
+                continue
+            for turn in range(RUNS_BEFORE + 4):
+                blocks = blocks_of(plan, case.inputs, turn)
+                plan.check_indices(blocks)
+                run = backend.start(plan, blocks)
+                captured += isinstance(run, CapturedRun) and turn == RUNS_BEFORE + 3
+                found, expected = outputs_of(run, plan), outputs_of(DeviceRun(backend, plan, blocks), plan)
+                assert found == expected, (seed, turn, isinstance(run, CapturedRun))
+    finally:
+        backend.close()
+    assert captured > 100, captured
+
+
+def test_single_operators_give_the_bytes_of_the_usual_way():
+    backend, captured = CudaBackend(), 0
+    try:
+        for case in vectors():
+            plan = make_plan(case.desc, 1 << 20)
+            if backend.refusal_reason(plan) is not None:
+                continue
+            blocks = [memoryview(data) for data in case.inputs]
+            runs = [backend.start(plan, blocks) for _ in range(RUNS_BEFORE + 3)]
+            captured += isinstance(runs[-1], CapturedRun)
+            expected = outputs_of(DeviceRun(backend, plan, blocks), plan)
+            for run in runs:
+                assert outputs_of(run, plan) == expected, case
+    finally:
+        backend.close()
+    assert captured > 100, captured
