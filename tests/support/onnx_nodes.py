@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from tensorpost.onnx import OnnxNode
 from tensorpost_server.backends.base import Backend
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.planning import make_plan
+from tensorpost_server.planning import Plan, make_plan
 
-__all__ = ["compute", "data_arrays", "model_of", "runtime"]
+__all__ = ["compute", "data_arrays", "model_of", "run_plan", "runtime"]
 
 
 def compute(
     node: OnnxNode, arrays: Mapping[str, NDArray[Any]], backend: Backend | None = None, slice_bytes: int = 1 << 22
 ) -> list[NDArray[Any]]:
     """The outputs of a node, from its tensors by name: planned, cut, computed."""
-    plan, backend = make_plan(node, slice_bytes), backend or NumpyBackend()
+    return run_plan(make_plan(node, slice_bytes), arrays, backend or NumpyBackend())
+
+
+def run_plan(plan: Plan, arrays: Mapping[str, NDArray[Any]], backend: Backend) -> list[NDArray[Any]]:
+    """The outputs of a plan, from its tensors by name."""
     memory = [np.ascontiguousarray(arrays[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
     run = backend.start(plan, memory)
     blocks = b"".join([bytes(run.compute(index)) for index in range(len(plan.slices))])

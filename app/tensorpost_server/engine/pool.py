@@ -185,6 +185,11 @@ class Pool:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
         raise NoBackend(f"no backend here can run {plan.operator}: {reasons}", extra={"refused": refused})
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether a device with memory of its own is open."""
+        return any(not worker.backend.inline for worker in self.workers.values())
+
     def status(self) -> list[DeviceStatus]:
         """Every device of every backend in the table, open or not."""
         found: list[DeviceStatus] = []

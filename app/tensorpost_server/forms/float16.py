@@ -44,6 +44,11 @@ def widen(xp: ModuleType, halves: Any) -> Any:
     return wide
 
 
+def wide(xp: ModuleType, x: Any) -> Any:
+    """The array in the type that it is multiplied and summed in: float16 in float32."""
+    return widen(xp, x) if x.dtype.name == "float16" else x
+
+
 def narrow(xp: ModuleType, floats: Any, out: Any) -> None:
     """Round float32 to float16, to nearest even.
 

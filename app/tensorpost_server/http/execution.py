@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from starlette.types import Receive, Scope, Send
@@ -165,6 +166,7 @@ class Execution:
         self._observation.operator = await self._wire.open(self.slow_threads) or self._observation.operator
         key = RequestKey(self._wire.key, format_, self._scope["query_string"], length)
         prepared, call = await self._prepare(key, stages)
+        prepared = self._planned_for_device(prepared)
         if prepared.plan.is_graph:
             self._observation.steps = StepTimes(prepared.plan)
             if self._quota is not None:
@@ -229,10 +231,22 @@ class Execution:
         self._limit_wait(call.timeout)
         stages.done("head")
         threads = self.slow_threads if self._wire.takes_long else self.parsing
-        prepared = await threads.run(self.large, prepare, call, self.settings)
+        has_devices = self._service.workers().has_devices
+        prepared = await threads.run(self.large, partial(prepare, has_devices=has_devices), call, self.settings)
         if head and call.memory is None and len(key.query) + len(head) <= MOST_KEY_BYTES:
             self._service.calls.put((key, head), prepared)
         return prepared, call
+
+    def _planned_for_device(self, prepared: PreparedCall) -> PreparedCall:
+        """The call as a device computes it, if one is to compute what a library computes on processors."""
+        plan, options = prepared.device_plan, prepared.options
+        if plan is None:
+            return prepared
+        try:
+            worker = self._service.workers().choose(plan, options.backend, options.device)
+        except NoBackend:
+            return prepared
+        return prepared if worker.backend.inline else replace(prepared, plan=plan)
 
     async def _place(
         self, prepared: PreparedCall, sources: Sequence[memoryview | DeviceSource] | None,

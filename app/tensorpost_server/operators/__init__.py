@@ -31,6 +31,7 @@ from . import (
     training,
     value_scale,
 )
+from .onnx_device import bias_form, device_form, without_bias
 from .registry import FORMS, NODE_FORMS, form_of
 
 onnx.complete(NODE_FORMS)
@@ -39,9 +40,11 @@ __all__ = [
     "FORMS",
     "activation",
     "attention",
+    "bias_form",
     "clip",
     "convolution",
     "depth_space",
+    "device_form",
     "elementwise",
     "fold",
     "form_of",
@@ -67,4 +70,5 @@ __all__ = [
     "tile",
     "training",
     "value_scale",
+    "without_bias",
 ]

@@ -112,16 +112,23 @@ def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float
 @form_of_class(dml.LocalResponseNormalizationOperatorDesc)
 def local_response_form(desc: dml.LocalResponseNormalizationOperatorDesc) -> BoxFunction:
     """`x / (Bias + Alpha / LocalSize * sum)^Beta` (DML_LOCAL_RESPONSE_NORMALIZATION_OPERATOR_DESC)."""
-    axes, sizes = (1,) if desc.cross_channel else (2, 3), desc.input_tensor.sizes
-    before = (desc.local_size - 1) // 2
-    after = desc.local_size - 1 - before
+    axes = (1,) if desc.cross_channel else (2, 3)
+    return neighbours_form(desc.input_tensor.sizes, axes, desc.local_size, desc.alpha, desc.beta, desc.bias)
+
+
+def neighbours_form(
+    sizes: Sequence[int], axes: Sequence[int], local_size: int, alpha: float, beta: float, bias: float
+) -> BoxFunction:
+    """`x / (bias + alpha / local_size * sum)^beta`, the sum that of the squares of neighbours along the axes."""
+    before = (local_size - 1) // 2
+    after = local_size - 1 - before
     steps = tuple(
         [
             range(-min(before, size - 1), min(after, size - 1) + 1) if axis in axes else range(1)
             for axis, size in enumerate(sizes)
         ]
     )
-    factors = (("factor", desc.alpha / desc.local_size), ("beta", desc.beta), ("bias", desc.bias))
+    factors = (("factor", alpha / local_size), ("beta", beta), ("bias", bias))
     work = math.prod(map(len, steps))
     return BoxFunction(_by_neighbours, 1, (("steps", steps), *factors), 2 + work, 1000 * work)
 

@@ -28,10 +28,11 @@ from tensorpost.values.layout import packed_strides
 
 from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, cut_by_lines, whole_box
 from ..forms.expression import Expression, call, maximum, minimum, operand
+from ..forms.float16 import wide
 from ..forms.in_blocks import in_blocks
 from .onnx_elementwise import expression_form
 from .onnx_movement import packed_form
-from .product import gemm, wide
+from .product import gemm
 from .reduction import positions, reduce_lines, top_k
 from .registry import form_of_node
 from .scan import scan

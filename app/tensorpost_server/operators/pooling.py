@@ -54,12 +54,13 @@ def _sum(xp: ModuleType) -> tuple[Any, Any, Any]:
 @form_of_class(dml.AveragePoolingOperatorDesc, dml.AveragePooling1OperatorDesc)
 def average_form(desc: Any) -> WindowFunction:
     """The sum over the window's size, or over what of it lies inside the input."""
-    return _form(desc, _average, (("padded", desc.include_padding),), 4)
+    return _form(desc, average, (("padded", desc.include_padding),), 4)
 
 
-def _average(
+def average(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, padded: bool
 ) -> None:
+    """Fill a box with the averages of the windows, over their sizes if the padding counts."""
     del output
     (x,) = inputs
     part, inside, _ = _read(x, box, window)
@@ -121,10 +122,11 @@ def max_form(desc: Any) -> WindowFunction:
     """The largest element of each window and, as a second output, its place in the input."""
     with_places = len(desc.outputs) > 1
     item = desc.input_tensor.item_size
-    return _form(desc, _max, (), 2 * item + 40 if with_places else item, 4 if with_places else 1)
+    return _form(desc, largest, (), 2 * item + 40 if with_places else item, 4 if with_places else 1)
 
 
-def _max(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window) -> None:
+def largest(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window) -> None:
+    """Fill a box with the largest elements of the windows, or of the second output with their places."""
     (x,) = inputs
     if output == 0:
         part, inside, _ = _read(x, box, window)
@@ -242,7 +244,7 @@ def max_grad_form(desc: dml.MaxPoolingGradOperatorDesc) -> Array:
     elements, outputs = (math.prod(tensor.sizes) for tensor in (desc.input_tensor, desc.input_gradient_tensor))
     window = window_of(desc)
     taps = sum(min(taps, size) for taps, size in zip(window.taps, desc.input_tensor.sizes[2:], strict=True))
-    widest = WindowFunction(_max, 1, window=window, sizes=desc.input_tensor.sizes[2:], bytes_per_element=56)
+    widest = WindowFunction(largest, 1, window=window, sizes=desc.input_tensor.sizes[2:], bytes_per_element=56)
     box = tuple([(0, size) for size in desc.input_gradient_tensor.sizes])
     scratch = widest.scratch_bytes(box) + 16 * elements + 40 * outputs
     return Array(_gather_gradients, 2, elements + 4 * taps * outputs, (("window", window),), scratch)

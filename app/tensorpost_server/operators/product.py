@@ -18,7 +18,7 @@ from tensorpost.descriptors import MatrixTransform, OperatorDesc
 
 from ..forms import Array, Box, BoxFunction, Lines
 from ..forms.base import blocks, go_on, whole_box
-from ..forms.float16 import widen
+from ..forms.float16 import wide
 from ..forms.pointwise import Pointwise
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
@@ -88,11 +88,6 @@ def gemm(
     if len(inputs) > 2:
         made += wide(xp, inputs[2][(*leading, rows, columns)]) * made.dtype.type(beta)
     finish(xp, made, out, activation)
-
-
-def wide(xp: ModuleType, x: Any) -> Any:
-    """The array in the type that it is multiplied in."""
-    return widen(xp, x) if x.dtype.name == "float16" else x
 
 
 def activation_form(desc: OperatorDesc | None) -> Pointwise | None:

@@ -1,7 +1,7 @@
 """What will be done for an operation, decided before any tensor byte is read: plans and the slices of their outputs."""
 
 from .lifetimes import Stage
-from .plan import Plan, make_plan
+from .plan import Plan, make_device_plan, make_plan
 from .row_plan import plan_of_rows
 from .slices import OutputSlice, OutputSlices, Slices, cut
 from .step import PlanStep
@@ -16,6 +16,7 @@ __all__ = [
     "Stage",
     "cut",
     "local_step",
+    "make_device_plan",
     "make_plan",
     "plan_of_rows",
 ]

@@ -16,6 +16,8 @@ from tensorpost.values.operation import Operation, Slot
 from ..forms import whole_box
 from ..forms.axes import AxesForm
 from ..forms.base import extents
+from ..operators import device_form
+from .biases import with_biases_apart
 from .fusion import fused
 from .lifetimes import Lifetimes, Stage, computed_in_full
 from .partitions import in_one_partition, partitioned
@@ -192,6 +194,25 @@ class _PlanKey:
         return hash(self.parts)
 
 
+def make_device_plan(graph: Graph | Operation, slice_bytes: int) -> Plan | None:
+    """The plan of a device for what a library computes on processors; None if it has a node that no device computes.
+
+    Args:
+        graph: see `make_plan`.
+        slice_bytes: see `make_plan`.
+    """
+    graph = graph if isinstance(graph, Graph) else Graph.of(graph)
+    forms = [device_form(node.operation) for node in graph.nodes]
+    found = [form for form in forms if form is not None]
+    if len(found) < len(forms):
+        return None
+    steps = tuple([PlanStep.of(node, form) for node, form in zip(graph.nodes, found, strict=True)])
+    sources = graph.outputs
+    if len(steps) > 1:
+        steps, sources = fused(*with_biases_apart(steps, sources))
+    return _planned(graph, steps, sources, slice_bytes)
+
+
 def make_plan(graph: Graph | Operation, slice_bytes: int, *, by_onnx_runtime: bool = False) -> Plan:
     """Decide everything about one call.
 
@@ -217,6 +238,11 @@ def _make_plan(key: _PlanKey, slice_bytes: int, by_onnx_runtime: bool) -> Plan:
         steps, sources = in_one_partition(graph, steps)
     elif len(steps) > 1:
         steps, sources = fused(*partitioned(graph, steps))
+    return _planned(graph, steps, sources, slice_bytes)
+
+
+def _planned(graph: Graph, steps: tuple[PlanStep, ...], sources: tuple[NodeOutput, ...], slice_bytes: int) -> Plan:
+    """The plan of these steps, of which those after each other are fused."""
     in_boxes = streamed(steps, sources, slice_bytes) if len(steps) > 1 else frozenset[int]()
     in_full = computed_in_full(steps, sources, in_boxes)
     lifetimes = Lifetimes(steps, sources, in_full)

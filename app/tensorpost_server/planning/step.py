@@ -40,9 +40,14 @@ class PlanStep:
         object.__setattr__(self, "operands", operands)
 
     @classmethod
-    def of(cls, node: Node) -> PlanStep:
-        """The step of a node, without inputs that the form does not read, such as the shape of Reshape."""
-        form, inputs = form_of(node.operation), node.operation.inputs
+    def of(cls, node: Node, form: Form | None = None) -> PlanStep:
+        """The step of a node, without inputs that the form does not read, such as the shape of Reshape.
+
+        Args:
+            node: the node.
+            form: computes it; default the form of its operation.
+        """
+        form, inputs = form or form_of(node.operation), node.operation.inputs
         if form.input_sizes:
             inputs = tuple([
                 Slot(slot.name, Layout.row_major(slot.layout.data_type, sizes))

@@ -26,12 +26,14 @@ from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines
 from ...forms.base import Box, extents, whole_box
+from ...forms.convolutions import Convolution
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
 from .captured_plans import CapturedPlans, CapturedRun
+from .cudnn import Cudnn, takes
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -111,6 +113,7 @@ class CudaBackend:
         self._shared = SharedAllocations(cupy)
         self._kept: dict[int, Any] = {}  # constants of stored graphs, by the identity of their memory
         self._captured = CapturedPlans(self)
+        self.cudnn = _cudnn()
         try:
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             raw: Any = properties["name"]
@@ -174,8 +177,11 @@ class CudaBackend:
         return None
 
     def library(self, plan: Plan) -> str:
-        """Empty: what a library computes in ordinary memory is refused."""
-        return ""
+        """cuDNN, if it computes a convolution; what a library computes in ordinary memory is refused."""
+        if self.cudnn is None:
+            return ""
+        kinds = [(step.form, step.inputs[0].layout.data_type.numpy_name) for step in plan.steps if step.inputs]
+        return "cudnn" if any(isinstance(form, Convolution) and takes(form, kind) for form, kind in kinds) else ""
 
     def held_bytes(self, plan: Plan) -> int:
         """0: outputs exist in ordinary memory in slices; those computed together are device memory."""
@@ -313,6 +319,10 @@ class CudaBackend:
             keep: takes what its kernels read beside them, which a captured plan must keep.
         """
         if step.form.computed_whole:
+            if self.cudnn is not None and isinstance(step.form, Convolution):
+                made = self.cudnn.convolve(self.cupy, step.form, *inputs)
+                if made is not None:
+                    return [made]
             return outputs_of(self.cupy, step, inputs)
         outputs: list[Any] = []
         for index, slot in enumerate(step.outputs):
@@ -504,6 +514,13 @@ def _cupy() -> Any:
         # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
         raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
     return cupy
+
+
+def _cudnn() -> Cudnn | None:
+    try:
+        return Cudnn()
+    except OSError:
+        return None  # convolutions are products of matrices then
 
 
 def _without_frames(error: BaseException) -> BaseException:

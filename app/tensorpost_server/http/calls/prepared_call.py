@@ -22,7 +22,7 @@ from tensorpost.values.operation import Operation
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ...engine import StepTimes, Worker
-from ...planning import Plan, make_plan, plan_of_rows
+from ...planning import Plan, make_device_plan, make_plan, plan_of_rows
 from ...settings import Settings
 from .call import Answer, Call, CallFormat, KeptGraph, PreparedHead, RunOptions
 
@@ -58,6 +58,7 @@ class PreparedCall:
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         rows: the rows of the output that are wanted; None for the whole answer.
         stored: the stored graph that is called, if it is one.
+        device_plan: how a device computes what a library computes on processors in `plan`; None if none does.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -72,6 +73,7 @@ class PreparedCall:
     timeout: float | None = None
     rows: OutputRows | None = None
     stored: KeptGraph | None = None
+    device_plan: Plan | None = None
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -93,8 +95,13 @@ class PreparedCall:
         return self.plan.operation if self.strings is None else self.strings.node
 
 
-def prepare(call: Call, settings: Settings) -> PreparedCall:
+def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> PreparedCall:
     """Plan a call.
+
+    Args:
+        call: the call.
+        settings: limits and sizes.
+        has_devices: whether there are devices with memory of their own, for which it may be planned otherwise.
 
     Raises:
         LimitExceeded: the plan is above a limit.
@@ -112,6 +119,11 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
         options = replace(options, backend="numpy")  # which is always there, and holds the tensors
     plan = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
     _check_limits(plan, settings)
+    device_plan = None
+    if has_devices and plan.libraries and not by_onnx_runtime and call.rows is None:
+        device_plan = make_device_plan(graph, settings.slice_bytes)
+        if device_plan is not None:
+            _check_limits(device_plan, settings)
     call.answer.check(plan, settings)
     rows = None
     if call.rows is not None:
@@ -132,7 +144,7 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored,
+        call.stored, device_plan,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, Unavailable, Violation
 
-from ...planning import Plan, make_plan
+from ...planning import Plan, make_device_plan, make_plan
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
@@ -340,8 +340,13 @@ async def validate(request: Request) -> JsonDocument:
 
 def plan_cost(service: Service, plan: Plan) -> dict[str, Any] | None:
     """Estimate of what the plan would take on the device that would be chosen now; None if there is none for it."""
+    workers = service.workers()
     try:
-        worker = service.workers().choose(plan)
+        worker = workers.choose(plan)
+        if plan.libraries and workers.has_devices:
+            on_device = make_device_plan(plan.graph, service.settings.slice_bytes)
+            if on_device is not None and not (chosen := workers.choose(on_device)).backend.inline:
+                plan, worker = on_device, chosen
     except Unavailable:
         return None
     seconds = worker.costs.seconds(plan)
