@@ -129,14 +129,14 @@ def main() -> None:
 
 def _profile(backend: Any, plan: Plan, block: list[Any]) -> None:
     """Print the time of the steps by form, each waited for."""
-    spent, counts = Counter[str](), Counter[str]()
+    spent, counts = dict[str, float](), Counter[str]()
     compute = backend.compute
 
     def timed(step: Any, inputs: Any, uploaded: Any) -> Any:
         begin = time.perf_counter()
         found = compute(step, inputs, uploaded)
         kind = type(step.form).__name__
-        spent[kind] += time.perf_counter() - begin
+        spent[kind] = spent.get(kind, 0.0) + time.perf_counter() - begin
         counts[kind] += 1
         return found
 
@@ -145,7 +145,7 @@ def _profile(backend: Any, plan: Plan, block: list[Any]) -> None:
         for index in range(len(plan.slices)):
             run.compute(index)
         run.close()
-    print(", ".join([f"{kind}: {counts[kind]} in {took * 1e3:.2f} ms" for kind, took in spent.most_common()]))
+    print(", ".join([f"{kind}: {counts[kind]} in {took * 1e3:.2f} ms" for kind, took in spent.items()]))
 
 
 if __name__ == "__main__":

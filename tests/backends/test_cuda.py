@@ -38,6 +38,7 @@ from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
 from tensorpost_server.engine import StepTimes, Worker
+from tensorpost_server.engine.step_times import TimedRun
 from tensorpost_server.forms import Array, Copies, Copy, Form
 from tensorpost_server.planning import OutputSlices, Plan, PlanStep, Stage, cut, make_plan
 
@@ -80,7 +81,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute, tmp_path: Path) -> F
     found = FakeCupy()
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # likewise
-    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _copies: True)  # asks the driver
+    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _blocks: True)  # asks the driver
     return found
 
 
@@ -230,7 +231,7 @@ def test_a_captured_plan_is_forgotten_with_its_plan_and_when_memory_is_short(cup
 def test_what_is_not_captured_is_computed_in_the_usual_way(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, reason: str
 ):
-    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _copies: reason != "a copy inside")
+    monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _blocks: reason != "a copy inside")
     backend = CudaBackend(pinned_bytes=0 if reason == "no page-locked memory" else 1 << 20)
     plan, x, expected = tile(4, 1 << 18 if reason == "large" else 16)
     for _ in range(6):
@@ -240,6 +241,24 @@ def test_what_is_not_captured_is_computed_in_the_usual_way(
     assert (cupy.launches, len(backend._captured)) == (0, 0)
     backend.close()
     assert cupy.pools[0].used == 0, "device memory is still held"
+
+
+def test_steps_of_a_large_graph_are_waited_for_together(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
+    """Each with its own time, as the device says; after so much work others get a turn."""
+    plan = chain(12)
+    for most, expected in ((1 << 34, 1), (0, len(plan.stages))):
+        monkeypatch.setattr(device_run, "MOST_TOGETHER", most)
+        backend = CudaBackend()
+        run, times = backend.start(plan, [memoryview(bytes(192))]), StepTimes(plan)
+        timed = TimedRun(run, plan, times)
+        assert sum(map(run.parts, range(len(plan.stages)))) == expected
+        for stage in range(len(plan.stages)):
+            for part in range(run.parts(stage)):
+                timed.prepare(stage, part)
+            timed.finish(stage)
+        run.close()
+        backend.close()
+        assert len(times.record(every_step=True).steps) == len(plan.stages)
 
 
 def test_threads_run_a_captured_plan_in_turn_or_the_usual_way(cupy: FakeCupy):

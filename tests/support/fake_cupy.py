@@ -83,6 +83,28 @@ class Pool:
         return self.held
 
 
+class PoolWithin:
+    """A pool that takes its memory from another one, and keeps it for as long as it lives."""
+
+    def __init__(self, allocator: Callable[[int], Pool]) -> None:
+        self.allocator = allocator
+        self.taken: list[tuple[Pool, int]] = []
+
+    def malloc(self, size: int) -> PoolWithin:
+        self.taken.append((self.allocator(size), size))
+        return self
+
+    def free(self, size: int) -> None:
+        pass
+
+    def total_bytes(self) -> int:
+        return sum(size for _, size in self.taken)
+
+    def __del__(self) -> None:
+        for pool, size in self.taken:
+            pool.free(size)
+
+
 class Stream:
     """Work that is done when it is waited for."""
 
@@ -190,7 +212,8 @@ class FakeCupy:
             runtime=runtime, driver=SimpleNamespace(CUDADriverError=CUDADriverError),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), nvrtc=SimpleNamespace(getVersion=self._nvrtc),
             Device=self._device, MemoryPool=self._pool, using_allocator=self._using,
-            Stream=lambda non_blocking: Stream(self), Event=lambda disable_timing: Event(),  # noqa: ARG005 # CuPy's names
+            Stream=lambda non_blocking: Stream(self), Event=lambda disable_timing=False: Event(),  # noqa: ARG005 # CuPy's names
+            get_elapsed_time=lambda begin, end: 1.0,  # noqa: ARG005 # CuPy's names
             alloc_pinned_memory=self._pinned,
         )  # fmt: skip
 
@@ -209,7 +232,7 @@ class FakeCupy:
         array = np.full(shape, 0xA5, np.uint8) if np.dtype(dtype) == np.uint8 else np.empty(shape, dtype)
         malloc = getattr(self._current, "malloc", None)
         assert malloc is not None, "memory was taken past the pool with the limit"
-        pool: Pool = malloc(array.nbytes)
+        pool: Pool | PoolWithin = malloc(array.nbytes)
         found = array.view(DeviceArray)
         weakref.finalize(array, pool.free, array.nbytes)
         return found
@@ -243,7 +266,9 @@ class FakeCupy:
             raise RuntimeError("Failure finding libnvrtc.so")
         return 13, 0
 
-    def _pool(self) -> Pool:
+    def _pool(self, allocator: Callable[[int], Pool] | None = None) -> Pool | PoolWithin:
+        if allocator is not None:
+            return PoolWithin(allocator)
         self.pools.append(Pool(self))
         return self.pools[-1]
 

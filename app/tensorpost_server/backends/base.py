@@ -45,11 +45,16 @@ class Run(Protocol):
     """
 
     def parts(self, stage: int) -> int:
-        """How many parts the stage is prepared in; 0 if this device computes it with the slices."""
+        """How many parts the stage is prepared in; 0 if this device computes it with a later stage or the slices."""
         ...
 
-    def prepare(self, stage: int, part: int) -> None:
-        """Compute a part of a stage of the plan, now; errors are those of `compute`."""
+    def prepare(self, stage: int, part: int) -> Sequence[tuple[int, float]]:
+        """Compute a part of a stage of the plan, now; errors are those of `compute`.
+
+        Returns:
+            The steps that were computed with it, each with the seconds that it took, where the stages before it waited
+            for this one; empty otherwise.
+        """
         ...
 
     def finish(self, stage: int) -> None:
@@ -92,8 +97,9 @@ class RunWithoutStages:
         """See `Run.parts`: none."""
         return 0
 
-    def prepare(self, stage: int, part: int) -> None:
+    def prepare(self, stage: int, part: int) -> Sequence[tuple[int, float]]:
         """See `Run.prepare`: there is no part."""
+        return ()
 
     def finish(self, stage: int) -> None:
         """See `Run.finish`: nothing was computed yet."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, final
 
@@ -24,6 +25,9 @@ from .base import DeviceMemory, plain_memory
 
 SMALLEST_PART = 64 * 1024
 """Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
+
+MOST_TOGETHER = 1 << 34
+"""Work of stages that a device computes without a turn for others between them: some ten milliseconds of an H100."""
 
 RunMemory = memoryview | DeviceMemory
 """Bytes that a run reads and writes: ordinary memory, or some of the device's that other processes share."""
@@ -64,6 +68,14 @@ class RunDevice(Protocol):
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
         """All outputs of a step in full, as arrays of their sizes and types that stay on the device."""
+        ...
+
+    def compute_together(self, calls: Sequence[Callable[[], None]], uploaded: Any) -> list[float]:
+        """Call what computes steps, one after the other on one stream, and wait once; for devices that split no stages.
+
+        Returns:
+            The seconds that the device took for each.
+        """
         ...
 
     def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any, box: Box) -> Any:
@@ -133,6 +145,7 @@ class DeviceRun:
         "_begun",
         "_device",
         "_ended",
+        "_group_ends",
         "_inputs",
         "_local_steps",
         "_lock",
@@ -152,6 +165,7 @@ class DeviceRun:
         self._streams = bool(plan.streamed) and device.streams(plan)
         self._lock = threading.RLock() if plan.stages or plan.streamed else None
         self._begun = self._ended = 0  # stages
+        self._group_ends = _group_ends(plan.stages, joined=not device.splits_stages)
         self._tensors: dict[tuple[int, int], Any] = {}  # outputs of stages, by step and output
         self._local_steps: dict[tuple[int, tuple[int, ...]], PlanStep] = {}  # by step and sizes of the box
         self._memory: list[memoryview] = []  # of the outputs of the stage that is computed in parts
@@ -169,12 +183,20 @@ class DeviceRun:
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     def parts(self, stage: int) -> int:
-        """See `Run.parts`."""
-        at = self._plan.stages[stage]
-        return len(at.slices) if self._device.splits_stages else 1
+        """See `Run.parts`: a device that splits no stages computes several of them together."""
+        if self._device.splits_stages:
+            return len(self._plan.stages[stage].slices)
+        return 1 if self._group_ends[stage] == stage else 0
 
-    def prepare(self, stage: int, part: int) -> None:
+    def prepare(self, stage: int, part: int) -> Sequence[tuple[int, float]]:
         """See `Run.prepare`."""
+        if not self._device.splits_stages:
+            stages = range(self._ended, stage + 1)
+            # Made on another stream, on which their memory would be used again while this one still reads them.
+            before = [*self._tensors.values()]
+            seconds = self._device.compute_together([partial(self._compute, each) for each in stages], self._uploaded)
+            del before
+            return [(self._plan.stages[each].step, took) for each, took in zip(stages, seconds, strict=True)]
         at = self._begin(stage)
         step = self._plan.steps[at.step]
         if self._memory:
@@ -182,11 +204,22 @@ class DeviceRun:
             target = self._memory[piece.output][piece.begin : piece.begin + piece.computed]
             self._device.compute_slice(step, self._operands(step), self._uploaded, piece, target)
         else:
-            outputs = self._device.compute(step, self._operands(step), self._uploaded)
-            self._tensors.update({(at.step, index): array for index, array in enumerate(outputs)})
+            self._compute(stage)
+        return ()
+
+    def _compute(self, stage: int) -> None:
+        """Compute all of a stage."""
+        go_on()
+        at = self._begin(stage)
+        outputs = self._device.compute(
+            self._plan.steps[at.step], self._operands(self._plan.steps[at.step]), self._uploaded
+        )
+        self._tensors.update({(at.step, index): array for index, array in enumerate(outputs)})
 
     def finish(self, stage: int) -> None:
         """See `Run.finish`."""
+        if self._group_ends[stage] != stage:
+            return
         at = self._begin(stage)  # if it has no part, because its outputs have no elements
         for reader, output in at.checked:
             indices = self._device.in_host_memory(self._tensors[at.step, output])
@@ -347,6 +380,24 @@ class DeviceRun:
             self._inputs = []
             self._tensors.clear()
             self._memory.clear()
+
+
+def _group_ends(stages: Sequence[Stage], *, joined: bool) -> list[int]:
+    """For each stage the last one that is computed together with it.
+
+    Args:
+        stages: the plan's.
+        joined: whether stages are computed together: up to one whose indices are checked, or after which others get a
+            turn.
+    """
+    ends: list[int] = []
+    begin = work = 0
+    for number, stage in enumerate(stages):
+        work += stage.work
+        if not joined or stage.checked or work > MOST_TOGETHER or number == len(stages) - 1:
+            ends += [number] * (number + 1 - begin)
+            begin, work = number + 1, 0
+    return ends
 
 
 def as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:

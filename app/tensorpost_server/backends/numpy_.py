@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,9 @@ class NumpyBackend(HostBackend):
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
         return outputs_of(np, step, inputs)
+
+    def compute_together(self, calls: Sequence[Callable[[], None]], uploaded: Any) -> list[float]:
+        raise AssertionError("stages are split between threads")
 
     def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: None, box: Box) -> Any:
         out = np.empty(extents(box), step.outputs[0].layout.data_type.dtype)

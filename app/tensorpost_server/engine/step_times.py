@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..backends import Run, RunWithoutStages
@@ -64,13 +64,24 @@ class StepTimes:
         try:
             return call(*args)
         finally:
-            busy, end = round(computed.seconds * 1e9), time.perf_counter_ns()
-            with self._lock:
-                phase = self._phases.setdefault(step, Phase(begin + self._offset, 0))
-                phase.begin = min(phase.begin, begin + self._offset)
-                phase.end = max(phase.end, end + self._offset)
-                phase.busy += busy
-                phase.parts += 1
+            self.add(step, begin, time.perf_counter_ns(), round(computed.seconds * 1e9))
+
+    def add_ended(self, steps: Sequence[tuple[int, float]]) -> None:
+        """Record steps that were computed one after the other until now, each with its seconds."""
+        end = time.perf_counter_ns()
+        for step, seconds in reversed(steps):
+            begin = end - round(seconds * 1e9)
+            self.add(step, begin, end, end - begin)
+            end = begin
+
+    def add(self, step: int, begin: int, end: int, busy: int) -> None:
+        """Record a part of a step; times in nanoseconds of `time.perf_counter_ns`, `busy` those without pauses."""
+        with self._lock:
+            phase = self._phases.setdefault(step, Phase(begin + self._offset, 0))
+            phase.begin = min(phase.begin, begin + self._offset)
+            phase.end = max(phase.end, end + self._offset)
+            phase.busy += busy
+            phase.parts += 1
 
     def record(self, *, every_step: bool) -> GraphRecord:
         """The record of the run, which has ended.
@@ -110,9 +121,19 @@ class TimedRun:
         self._ended = 0  # stages
         self._is_joined = isinstance(run, RunWithoutStages) and len(plan.steps) > 1
 
-    def prepare(self, stage: int, part: int) -> None:
-        """See `Run.prepare`."""
-        self._times.timed(self._plan.stages[stage].step, self._run.prepare, stage, part)
+    def prepare(self, stage: int, part: int) -> Sequence[tuple[int, float]]:
+        """See `Run.prepare`. Of steps that are computed together, the device has taken the time."""
+        begin, computed = time.perf_counter_ns(), ComputedSeconds(_check_nothing)
+        together: Sequence[tuple[int, float]] = ()
+        try:
+            together = self._run.prepare(stage, part)
+        finally:
+            end = time.perf_counter_ns()
+            if together:
+                self._times.add_ended(together)
+            else:
+                self._times.add(self._plan.stages[stage].step, begin, end, round(computed.seconds * 1e9))
+        return together
 
     def finish(self, stage: int) -> None:
         """See `Run.finish`."""

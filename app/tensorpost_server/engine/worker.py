@@ -261,14 +261,17 @@ class Worker:
             # Those of a small plan are computed with its first slice: switching threads takes longer than each of them.
             stages = plan.stages if plan.work > _SMALL_WORK else ()
             slices_ahead = self.slices_ahead if len(stages) == len(plan.stages) else 0
+            together = 0  # work of the stages that are computed at once
             for stage, what in enumerate(stages):
                 count = run.parts(stage)
-                work -= what.work if count else 0
+                together += what.work
                 for part in range(count):
-                    submit(what.work // count, run.prepare, stage, part)
+                    submit(together // count, run.prepare, stage, part)
                     if len(ahead) > self.slices_ahead:
                         await asyncio.wrap_future(ahead[0])
                         ahead.popleft()
+                if count:
+                    work, together = work - together, 0
                 while ahead:
                     await asyncio.wrap_future(ahead[0])
                     ahead.popleft()

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from tensorpost.values.layout import Layout
 
 from .base import Box, Reads, extents, go_on, whole_box
@@ -70,46 +68,18 @@ class Convolution:
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
         """The output; float16 is summed in float32 and rounded once."""
         x, filters = inputs
-        made = xp.zeros(self.sizes, np.float32 if x.dtype.name == "float16" else x.dtype)
-        convolve(xp, x, wide(xp, filters), whole_box(self.sizes), made, self.window, self.groups)
-        return (made.astype(x.dtype, copy=False),)
-
-
-def convolve(
-    xp: ModuleType, x: Any, filters: Any, box: Box, made: Any, window: Window, groups: int, widened: Any = wide
-) -> None:
-    """Add the sums of a box of a cross-correlation to an array of its shape.
-
-    Args:
-        xp: the array library.
-        x: the input.
-        filters: output channels x channels of a group x taps, in the type that is multiplied in; transposed, input
-            channels x output channels of a group x taps.
-        box: the box of the output.
-        made: what is added to, of that type too.
-        window: the window, over the spatial dimensions.
-        groups: how many groups of channels there are.
-        widened: function from `(xp, part)` of the input to the same in that type.
-    """
-    images, (channel, end), *spans = box
-    own = (filters.shape[1] * groups if window.transposed else filters.shape[0]) // groups  # output channels of a group
-    count = x.shape[1] // groups
-    region = window.region(x.shape[2:], tuple(spans))
-    inner = window.inside(region)
-    axes = [
-        list(inner.moves(axis, high - low, span))
-        for axis, ((low, high), span) in enumerate(zip(region, spans, strict=True))
-    ]
-    every = (slice(None), slice(None))
-    for group in range(channel // own, -(-end // own)):
-        low, high = max(channel, group * own), min(end, (group + 1) * own)
-        inside = slice(group * count, (group + 1) * count)
-        source = widened(xp, x[(slice(*images), inside, *[slice(*span) for span in region])])
-        mine = slice(low - group * own, high - group * own)
-        weights = filters[inside, mine].swapaxes(0, 1) if window.transposed else filters[low:high]
-        target = made[:, low - channel : high - channel]
+        images, channels, *sizes = self.sizes
+        made = xp.zeros((images, self.groups, channels // self.groups, *sizes), wide(xp, x[:0]).dtype)
+        parts = wide(xp, x).reshape(images, self.groups, self.channels, *x.shape[2:])
+        weights = wide(xp, filters).reshape(self.groups, channels // self.groups, self.channels, *filters.shape[2:])
+        spans, head = whole_box(sizes), (slice(None),) * 3
+        axes = [
+            [*self.window.moves(axis, size, span)]
+            for axis, (size, span) in enumerate(zip(x.shape[2:], spans, strict=True))
+        ]
         for taps in itertools.product(*axes):
             go_on()
-            part = source[(*every, *[read for _, (read, _) in taps])]
-            product = xp.matmul(weights[(*every, *[tap for tap, _ in taps])], part.reshape(*part.shape[:2], -1))
-            target[(*every, *[write for _, (_, write) in taps])] += product.reshape(-1, high - low, *part.shape[2:])
+            part = parts[(*head, *[read for _, (read, _) in taps])]
+            product = xp.matmul(weights[(*head, *[tap for tap, _ in taps])], part.reshape(*part.shape[:3], -1))
+            made[(*head, *[write for _, (_, write) in taps])] += product.reshape(*product.shape[:3], *part.shape[3:])
+        return (made.reshape(self.sizes).astype(x.dtype, copy=False),)

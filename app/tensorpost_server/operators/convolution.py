@@ -1,4 +1,4 @@
-"""Convolutions of DirectML; see `forms/convolutions.py` for how their sums are made.
+"""Convolutions: a sum over the filter's elements of matrix products over the channels, by the array library.
 
 FLOAT16 is multiplied and summed in float32 and rounded once; the order of these sums is the library's. Integers are
 summed exactly.
@@ -6,6 +6,7 @@ summed exactly.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import ConvolutionMode
 
 from ..forms import Box, BoxFunction, Pointwise, Window
-from ..forms.convolutions import convolve
+from ..forms.base import go_on
 from ..forms.float16 import wide
 from .product import activation_form, finish, product_scratch
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
@@ -116,3 +117,43 @@ def _convolve_quantized(
     made *= along(xp, named["filter_scale"], out.ndim, 1, box[1], 1)
     scale, zero = (along(xp, named.get(f"output_{name}"), out.ndim, 1, (0, 1), 0) for name in ("scale", "zero_point"))
     quantize(xp, made, scale, zero, out)
+
+
+def convolve(
+    xp: ModuleType, x: Any, filters: Any, box: Box, made: Any, window: Window, groups: int, widened: Any = wide
+) -> None:
+    """Add the sums of a box of a cross-correlation to an array of its shape.
+
+    Args:
+        xp: the array library.
+        x: the input.
+        filters: output channels x channels of a group x taps, in the type that is multiplied in; transposed, input
+            channels x output channels of a group x taps.
+        box: the box of the output.
+        made: what is added to, of that type too.
+        window: the window, over the spatial dimensions.
+        groups: how many groups of channels there are.
+        widened: function from `(xp, part)` of the input to the same in that type.
+    """
+    images, (channel, end), *spans = box
+    own = (filters.shape[1] * groups if window.transposed else filters.shape[0]) // groups  # output channels of a group
+    count = x.shape[1] // groups
+    region = window.region(x.shape[2:], tuple(spans))
+    inner = window.inside(region)
+    axes = [
+        list(inner.moves(axis, high - low, span))
+        for axis, ((low, high), span) in enumerate(zip(region, spans, strict=True))
+    ]
+    every = (slice(None), slice(None))
+    for group in range(channel // own, -(-end // own)):
+        low, high = max(channel, group * own), min(end, (group + 1) * own)
+        inside = slice(group * count, (group + 1) * count)
+        source = widened(xp, x[(slice(*images), inside, *[slice(*span) for span in region])])
+        mine = slice(low - group * own, high - group * own)
+        weights = filters[inside, mine].swapaxes(0, 1) if window.transposed else filters[low:high]
+        target = made[:, low - channel : high - channel]
+        for taps in itertools.product(*axes):
+            go_on()
+            part = source[(*every, *[read for _, (read, _) in taps])]
+            product = xp.matmul(weights[(*every, *[tap for tap, _ in taps])], part.reshape(*part.shape[:2], -1))
+            target[(*every, *[write for _, (_, write) in taps])] += product.reshape(-1, high - low, *part.shape[2:])

@@ -11,6 +11,7 @@ CuPy is imported when a device is opened, and by nothing else.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import threading
 import weakref
@@ -310,6 +311,25 @@ class CudaBackend:
         with self._session(uploaded):
             return self.outputs(step, inputs)
 
+    def compute_together(self, calls: Sequence[Callable[[], None]], uploaded: Any) -> list[float]:
+        marks: list[Any] = []
+
+        def mark(stream: Any) -> None:
+            marks.append(self.cupy.cuda.Event())
+            marks[-1].record(stream)
+
+        with self._session(uploaded) as stream:
+            mark(stream)
+            self._lanes.is_waited_for = True
+            try:
+                for call in calls:
+                    call()
+                    mark(stream)
+            finally:
+                self._lanes.is_waited_for = False
+        elapsed = self.cupy.cuda.get_elapsed_time
+        return [elapsed(begin, end) / 1e3 for begin, end in itertools.pairwise(marks)]
+
     def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any] | None = None) -> list[Any]:
         """All outputs of a step, computed on the current stream.
 
@@ -372,8 +392,14 @@ class CudaBackend:
 
     @contextmanager
     def _session(self, uploaded: Any) -> Generator[Any]:
-        """The stream of this thread, on which everything inside is done once the inputs are there, and at the end."""
+        """The stream of this thread, on which everything inside is done once the inputs are there, and at the end.
+
+        Within `compute_together`, that is for its session to see to.
+        """
         stream = self.lane()
+        if getattr(self._lanes, "is_waited_for", False):
+            yield stream
+            return
         next_phase("kernel")
         with self.working(stream):
             try:

@@ -10,7 +10,6 @@ Source: CUDA Driver API, "Graph Management".
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import threading
 import weakref
@@ -28,7 +27,11 @@ from ..base import RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
 
 MOST_BYTES = 1 << 20
-"""Of the inputs together, of the outputs together, and of what lies between them: above, copies take the time."""
+"""Of the inputs together, and of the outputs together: above, their copies take the time."""
+MOST_HELD_BYTES = 64 << 20
+"""Of what lies between them at a time."""
+MOST_SHARE = 8
+"""Of the device's memory, what captured plans may take together: an eighth."""
 RUNS_BEFORE = 3
 """Runs of a plan before it is captured: capturing takes as long as some runs, and most plans come once."""
 MOST_CAPTURED = 64
@@ -37,6 +40,8 @@ _MOST_COUNTED = 1024
 
 # CUDA Driver API, CUgraphNodeType.
 _KERNEL, _COPY, _MEMSET, _EMPTY = 0, 1, 2, 5
+# CUDA Driver API, CUmemorytype and CUpointer_attribute.
+_ON_HOST, _ON_DEVICE, _MEMORY_TYPE = 1, 2, 2
 # CUDA Runtime API, cudaError: the stream cannot be captured, or what was done with it cannot.
 _CAPTURE_ERRORS = range(900, 909)
 
@@ -45,6 +50,7 @@ class CapturingDevice(Protocol):
     """What a captured plan needs of the backend: see `CudaBackend`."""
 
     cupy: Any
+    memory_bytes: int
 
     def lane(self) -> Any:
         """The stream of this thread."""
@@ -100,7 +106,8 @@ class CapturedPlan:
 
     def __init__(self, device: CapturingDevice, plan: Plan) -> None:
         self._device = device
-        self._memory: list[Any] = []  # of all arrays between inputs and outputs: nothing is used twice
+        # What the run takes is used again within it, in the stream's order, and by nothing else.
+        self._memory = device.cupy.cuda.MemoryPool(device.take_memory)
         self._kept: list[Any] = []
         layouts = plan.input_layouts
         self._inputs, self._outputs = (
@@ -113,7 +120,7 @@ class CapturedPlan:
             for slot, data in plan.graph.constants
             if plan.is_graph
         ]
-        with device.working(stream, self._take):
+        with device.working(stream, self._memory.malloc):
             rooms = [device.room(layout.size_in_bytes) for layout in layouts]
             inputs = [
                 elements_of(device.cupy, room[: layout.data_size_in_bytes], layout, layout.sizes)
@@ -126,20 +133,24 @@ class CapturedPlan:
                 arrays = _computed(device, plan, [*inputs, *constants], self._kept)
                 for array, memory in zip(arrays, self._outputs, strict=True):
                     device.copy(self._packed(array), memory, up=False, stream=stream)
-            except device.cupy.cuda.runtime.CUDARuntimeError as error:
+            except RuntimeError as error:  # CuPy has no class for what it refuses itself while a stream is captured
                 _ended(device.cupy, stream)
-                if error.status in _CAPTURE_ERRORS:
+                if getattr(error, "status", None) in (None, *_CAPTURE_ERRORS):
                     raise CannotCapture from error
                 raise
             except BaseException:
                 _ended(device.cupy, stream)
                 raise
             self._graph = _ended(device.cupy, stream)
-        self._kept += [rooms, constants]
-        copies = len([memory for memory in (*self._inputs, *self._outputs) if memory.nbytes])
-        if self._graph is None or not consists_of_kernels(self._graph, copies):
+        self._kept += [rooms, constants, arrays]
+        if self._graph is None or not consists_of_kernels(self._graph, [*self._inputs, *self._outputs]):
             raise CannotCapture
         self._lock = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that it holds."""
+        return int(self._memory.total_bytes())
 
     def run(self, inputs: Sequence[memoryview]) -> list[memoryview] | None:
         """The bytes of each output, in memory that is the caller's; None if another thread runs it now."""
@@ -174,10 +185,6 @@ class CapturedPlan:
             packed[...] = array
             array = packed
         return array.reshape(-1).view(np.uint8)
-
-    def _take(self, size_in_bytes: int) -> Any:
-        self._memory.append(self._device.take_memory(size_in_bytes))
-        return self._memory[-1]
 
     def _host_parts(self, sizes: Sequence[int]) -> list[memoryview]:
         parts = [self._device.host_memory(size) for size in sizes]
@@ -236,7 +243,7 @@ class CapturedPlans:
                 return None
             with self._lock:
                 self._captured[id(plan)] = captured
-                while len(self._captured) > MOST_CAPTURED:
+                while len(self._captured) > 1 and self._is_above():
                     self._captured.popitem(last=False)
         else:
             with self._lock:
@@ -253,6 +260,11 @@ class CapturedPlans:
 
     def __len__(self) -> int:
         return len(self._captured)
+
+    def _is_above(self) -> bool:
+        """Whether there are too many, or they take too much memory."""
+        taken = sum([captured.memory_bytes for captured in self._captured.values()])
+        return len(self._captured) > MOST_CAPTURED or taken > self._device.memory_bytes // MOST_SHARE
 
     def _is_due(self, plan: Plan) -> bool:
         """Whether it ran so often that it is to be captured; at most once for a plan."""
@@ -281,22 +293,23 @@ def is_capturable(plan: Plan) -> bool:
     between = plan.held_bytes + plan.streamed_bytes
     tensors = [*plan.input_layouts, *[slot.layout for slot in plan.outputs]]
     return (
-        max(plan.input_bytes, plan.output_bytes, between) <= MOST_BYTES
+        max(plan.input_bytes, plan.output_bytes) <= MOST_BYTES
+        and between <= MOST_HELD_BYTES
         and all(math.prod(layout.sizes) for layout in tensors)
         and all(slot.layout.packed for slot in plan.outputs)
         and not any(stage.checked for stage in plan.stages)
     )
 
 
-def consists_of_kernels(graph: Any, copies: int) -> bool:
-    """Whether a captured graph has only kernels, and so many copies.
+def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
+    """Whether a captured graph has only kernels, copies on the device, and a copy of each of these blocks.
 
     Another copy may be one from host memory that is gone when the graph is launched again; memory that is allocated in
     the graph is in no limit.
 
     Args:
         graph: CuPy's.
-        copies: how many there must be.
+        blocks: page-locked memory of inputs and outputs.
     """
     driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(int(graph.graph))
     count = ctypes.c_size_t()
@@ -305,13 +318,50 @@ def consists_of_kernels(graph: Any, copies: int) -> bool:
     nodes = (ctypes.c_void_p * count.value)()
     if driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)):
         return False
-    found: list[int] = []
-    for node in nodes:
+    own, copied = {np.frombuffer(block, np.uint8).__array_interface__["data"][0] for block in blocks}, set[int]()
+    for node in map(ctypes.c_void_p, nodes):
         kind = ctypes.c_int()
-        if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
+        if driver.cuGraphNodeGetType(node, ctypes.byref(kind)) or kind.value not in (_KERNEL, _COPY, _MEMSET, _EMPTY):
             return False
-        found.append(kind.value)
-    return {*found} <= {_KERNEL, _COPY, _MEMSET, _EMPTY} and found.count(_COPY) == copies
+        if kind.value == _COPY:
+            copy = _Copy()
+            if driver.cuGraphMemcpyNodeGetParams(node, ctypes.byref(copy)):
+                return False
+            ends = {copy.source.address, copy.target.address}
+            copied |= ends & own
+            if not ends & own and not all(_is_on_device(driver, address) for address in ends):
+                return False
+    return copied == own
+
+
+class _CopyEnd(ctypes.Structure):
+    """One end of a copy, as `CUDA_MEMCPY3D` has it."""
+
+    _fields_ = (
+        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("z", ctypes.c_size_t), ("lod", ctypes.c_size_t),
+        ("kind", ctypes.c_int), ("host", ctypes.c_void_p), ("device", ctypes.c_uint64), ("array", ctypes.c_void_p),
+        ("reserved", ctypes.c_void_p), ("pitch", ctypes.c_size_t), ("height", ctypes.c_size_t),
+    )  # fmt: skip
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self.host or 0) if self.kind == _ON_HOST else int(self.device)
+
+
+class _Copy(ctypes.Structure):
+    """`CUDA_MEMCPY3D`."""
+
+    _fields_ = (
+        ("source", _CopyEnd), ("target", _CopyEnd), ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+    )  # fmt: skip
+
+
+def _is_on_device(driver: Any, address: int) -> bool:
+    kind = ctypes.c_uint()
+    status = driver.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
+    return not status and kind.value == _ON_DEVICE
 
 
 def _computed(device: CapturingDevice, plan: Plan, arrays: Sequence[Any], keep: list[Any]) -> list[Any]:
@@ -328,13 +378,25 @@ def _computed(device: CapturingDevice, plan: Plan, arrays: Sequence[Any], keep: 
                 array = made[number, index]
         return as_operand(device.cupy, array, layout)
 
+    last_read: dict[int, list[tuple[int, int]]] = {}
+    sent = {(ref.node, ref.index) for ref in plan.output_sources}
+    read = {
+        (ref.node, ref.index): number
+        for number, step in enumerate(plan.steps)
+        for ref in step.sources
+        if isinstance(ref, NodeOutput)
+    }
+    for key, number in read.items():
+        if key not in sent:
+            last_read.setdefault(number, []).append(key)
     for number, step in enumerate(plan.steps):
         inputs = arrays
         if plan.is_graph:
             inputs = [operand(source, layout) for source, layout in zip(step.sources, step.operands, strict=True)]
         outputs = device.outputs(step, inputs, keep)
-        made |= zip(zip(itertools.repeat(number), range(len(outputs)), strict=False), outputs, strict=True)
-        keep += [inputs, outputs]
+        made |= {(number, index): array for index, array in enumerate(outputs)}
+        for key in last_read.get(number, ()):
+            del made[key]
     sources = plan.output_sources if plan.is_graph else [NodeOutput(0, index) for index in range(len(plan.outputs))]
     return [made[ref.node, ref.index] for ref in sources]
 
