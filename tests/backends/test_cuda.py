@@ -188,8 +188,12 @@ def chain(count: int) -> Plan:
     return make_plan(read_graph(document, None), 1 << 20)
 
 
-def test_a_small_plan_that_comes_again_is_one_launch(cupy: FakeCupy):
+@pytest.mark.parametrize("staged_bytes", [1 << 18, 0])
+def test_a_small_plan_that_comes_again_is_one_launch(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, staged_bytes: int
+):
     """The same bytes in each run, with its own inputs; in the first runs, and while it is timed, in the usual way."""
+    monkeypatch.setattr(captured_plans, "STAGED_BYTES", staged_bytes)
     backend, plan, rng = CudaBackend(), chain(3), np.random.default_rng(1)
     worker = Worker(backend, 3)
     launches: list[int] = []

@@ -1,8 +1,8 @@
 """Small plans that come again, captured as CUDA graphs.
 
-A captured plan is one launch: its inputs are copied to the device, its kernels run, and its outputs are copied back,
-between page-locked memory and device memory that belong to it. A plan of the usual way waits for the device after each
-step, which takes longer than the kernel of a small one.
+A captured plan is one launch: all its kernels, and of small tensors the copies of the inputs to the device and of the
+outputs back, between memory that belongs to it. A plan of the usual way launches every kernel from Python, which takes
+longer than a small one.
 
 Source: CUDA Driver API, "Graph Management".
 """
@@ -27,11 +27,17 @@ from ..base import RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
 
 MOST_BYTES = 1 << 20
-"""Of the inputs together, and of the outputs together: above, their copies take the time."""
-MOST_HELD_BYTES = 64 << 20
-"""Of what lies between them at a time."""
-MOST_SHARE = 8
-"""Of the device's memory, what captured plans may take together: an eighth."""
+"""Of the outputs together, which are no slices then; and of the inputs together of a plan of few steps."""
+MOST_INPUT_BYTES = 64 << 20
+"""Of the inputs together of a plan of many steps: above, their copies take the time."""
+MANY_STEPS = 8
+MOST_WORK = 1 << 39
+"""Of a plan, which nothing interrupts: some tens of milliseconds of an H100."""
+STAGED_BYTES = 256 << 10
+"""Of the inputs and of the outputs together, up to which their copies are part of the launch, by way of page-locked
+memory that belongs to the captured plan; larger ones are copied from where they are."""
+MOST_SHARE, MOST_SHARE_EACH = 8, 32
+"""Of the device's memory, what captured plans may take together: an eighth; and one of them: a thirty-second."""
 RUNS_BEFORE = 3
 """Runs of a plan before it is captured: capturing takes as long as some runs, and most plans come once."""
 MOST_CAPTURED = 64
@@ -110,10 +116,10 @@ class CapturedPlan:
         self._memory = device.cupy.cuda.MemoryPool(device.take_memory)
         self._kept: list[Any] = []
         layouts = plan.input_layouts
-        self._inputs, self._outputs = (
-            self._host_parts([layout.size_in_bytes for layout in each])
-            for each in (layouts, [slot.layout for slot in plan.outputs])
-        )
+        sizes = [layout.size_in_bytes for layout in layouts]
+        self._staged: list[memoryview] = []
+        if sum(sizes) <= STAGED_BYTES and plan.output_bytes <= STAGED_BYTES:
+            self._staged = self._host_parts([*sizes, *[slot.layout.size_in_bytes for slot in plan.outputs]])
         stream = device.lane()
         constants = [
             device.put_kept(slot.layout, data) if isinstance(data, memoryview) else self._constant(slot.layout, data)
@@ -121,18 +127,17 @@ class CapturedPlan:
             if plan.is_graph
         ]
         with device.working(stream, self._memory.malloc):
-            rooms = [device.room(layout.size_in_bytes) for layout in layouts]
+            self._inputs = [device.room(size) for size in sizes]
             inputs = [
                 elements_of(device.cupy, room[: layout.data_size_in_bytes], layout, layout.sizes)
-                for room, layout in zip(rooms, layouts, strict=True)
+                for room, layout in zip(self._inputs, layouts, strict=True)
             ]
             stream.begin_capture()
             try:
-                for room, memory in zip(rooms, self._inputs, strict=True):
-                    device.copy(room, memory, up=True, stream=stream)
+                self._copy_all(self._inputs, self._staged[: len(sizes)], up=True, stream=stream)
                 arrays = _computed(device, plan, [*inputs, *constants], self._kept)
-                for array, memory in zip(arrays, self._outputs, strict=True):
-                    device.copy(self._packed(array), memory, up=False, stream=stream)
+                self._outputs = [self._packed(array) for array in arrays]
+                self._copy_all(self._outputs, self._staged[len(sizes) :], up=False, stream=stream)
             except RuntimeError as error:  # CuPy has no class for what it refuses itself while a stream is captured
                 _ended(device.cupy, stream)
                 if getattr(error, "status", None) in (None, *_CAPTURE_ERRORS):
@@ -142,8 +147,8 @@ class CapturedPlan:
                 _ended(device.cupy, stream)
                 raise
             self._graph = _ended(device.cupy, stream)
-        self._kept += [rooms, constants, arrays]
-        if self._graph is None or not consists_of_kernels(self._graph, [*self._inputs, *self._outputs]):
+        self._kept += [constants, arrays]
+        if self._graph is None or not consists_of_kernels(self._graph, self._staged):
             raise CannotCapture
         self._lock = threading.Lock()
 
@@ -157,20 +162,36 @@ class CapturedPlan:
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            for memory, source in zip(self._inputs, inputs, strict=True):
+            found = self._room_for_outputs()
+            count = len(self._inputs)
+            for memory, source in zip(self._staged, inputs, strict=False):
                 memory[:] = source
             stream = self._device.lane()
             with self._device.working(stream):
                 try:
+                    if not self._staged:
+                        self._copy_all(self._inputs, inputs, up=True, stream=stream)
                     self._graph.launch(stream)
+                    if not self._staged:
+                        self._copy_all(self._outputs, found, up=False, stream=stream)
                 finally:
                     stream.synchronize()
-            found = [plain_memory(memory.nbytes) for memory in self._outputs]
-            for target, memory in zip(found, self._outputs, strict=True):
+            for target, memory in zip(found, self._staged[count:], strict=False):
                 target[:] = memory
             return found
         finally:
             self._lock.release()
+
+    def _room_for_outputs(self) -> list[memoryview]:
+        sizes = [int(array.nbytes) for array in self._outputs]
+        if self._staged:
+            return [plain_memory(size) for size in sizes]
+        return [self._device.host_memory(size) or plain_memory(size) for size in sizes]
+
+    def _copy_all(self, blocks: Sequence[Any], memory: Sequence[memoryview], *, up: bool, stream: Any) -> None:
+        """Copy between blocks on the device and host memory, if there is any."""
+        for block, each in zip(blocks, memory, strict=False):
+            self._device.copy(block, each, up=up, stream=stream)
 
     def _constant(self, layout: Layout, data: bytes) -> Any:
         ((array,), uploaded) = self._device.put([layout], [memoryview(data)])
@@ -272,7 +293,7 @@ class CapturedPlans:
         with self._lock:
             found = self._counts.get(key)
             if found is None:
-                if not is_capturable(plan):
+                if not is_capturable(plan, self._device.memory_bytes):
                     return False
                 self._counts[key] = (weakref.ref(plan, lambda _: self._forget(key)), 1)
                 while len(self._counts) > _MOST_COUNTED:
@@ -288,13 +309,21 @@ class CapturedPlans:
         self._captured.pop(key, None)
 
 
-def is_capturable(plan: Plan) -> bool:
-    """Whether it is small, without gaps in its outputs, and reads no index that the host must check meanwhile."""
-    between = plan.held_bytes + plan.streamed_bytes
+def is_capturable(plan: Plan, memory_bytes: int) -> bool:
+    """Whether it is small, without gaps in its outputs, and reads no index that the host must check meanwhile.
+
+    Args:
+        plan: the plan.
+        memory_bytes: of the device.
+    """
+    most_input = MOST_INPUT_BYTES if len(plan.steps) >= MANY_STEPS else MOST_BYTES
+    held = plan.input_bytes + plan.output_bytes + plan.held_bytes + plan.streamed_bytes
     tensors = [*plan.input_layouts, *[slot.layout for slot in plan.outputs]]
     return (
-        max(plan.input_bytes, plan.output_bytes) <= MOST_BYTES
-        and between <= MOST_HELD_BYTES
+        plan.input_bytes <= most_input
+        and plan.output_bytes <= MOST_BYTES
+        and held <= memory_bytes // MOST_SHARE_EACH
+        and plan.work <= MOST_WORK
         and all(math.prod(layout.sizes) for layout in tensors)
         and all(slot.layout.packed for slot in plan.outputs)
         and not any(stage.checked for stage in plan.stages)
