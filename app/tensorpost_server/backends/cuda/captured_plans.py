@@ -1,8 +1,8 @@
 """Small plans that come again, captured as CUDA graphs.
 
-A captured plan is one launch: all its kernels, and of small tensors the copies of the inputs to the device and of the
-outputs back, between memory that belongs to it. A plan of the usual way launches every kernel from Python, which takes
-longer than a small one.
+A captured plan is one launch of all its kernels, and of small tensors of the copies of the inputs to the device and of
+the outputs back, between memory that belongs to it. In the usual way every kernel is launched from Python, which takes
+longer than a small kernel. Products of cuBLAS cannot be captured: they are computed between two launches.
 
 Source: CUDA Driver API, "Graph Management".
 """
@@ -14,14 +14,15 @@ import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput, Ref
 from tensorpost.values.layout import Layout
 
+from ...forms import Form
 from ...planning import Plan, PlanStep
 from ..base import RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
@@ -90,13 +91,46 @@ class CapturingDevice(Protocol):
         """The array of a stored graph's constant."""
         ...
 
-    def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any]) -> list[Any]:
+    def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any] | None = None) -> list[Any]:
         """All outputs of a step, computed on the current stream; `keep` takes what its kernels read beside them."""
         ...
 
 
 class CannotCapture(Exception):
     """The plan is computed in the usual way."""
+
+
+class _StepCallsLibrary(Exception):
+    """A step that cannot be captured, but may be computed between two launches.
+
+    Attributes:
+        step: its place in the plan.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class _StepAlone(NamedTuple):
+    """A step that is computed between two launches.
+
+    Attributes:
+        step: the step.
+        read: the arrays that it reads, which the launch before it has filled.
+        results: the arrays that the next launch reads.
+    """
+
+    step: PlanStep
+    read: list[Any]
+    results: list[Any]
+
+    def compute(self, device: CapturingDevice) -> None:
+        """Compute it, on the current stream."""
+        for array, result in zip(
+            device.outputs(self.step, _operands(device.cupy, self.step, self.read)), self.results, strict=True
+        ):
+            result[...] = array
 
 
 class CapturedPlan:
@@ -132,25 +166,99 @@ class CapturedPlan:
                 elements_of(device.cupy, room[: layout.data_size_in_bytes], layout, layout.sizes)
                 for room, layout in zip(self._inputs, layouts, strict=True)
             ]
-            stream.begin_capture()
-            try:
-                self._copy_all(self._inputs, self._staged[: len(sizes)], up=True, stream=stream)
-                arrays = _computed(device, plan, [*inputs, *constants], self._kept)
-                self._outputs = [self._packed(array) for array in arrays]
-                self._copy_all(self._outputs, self._staged[len(sizes) :], up=False, stream=stream)
-            except RuntimeError as error:  # CuPy has no class for what it refuses itself while a stream is captured
-                _ended(device.cupy, stream)
-                if getattr(error, "status", None) in (None, *_CAPTURE_ERRORS):
-                    raise CannotCapture from error
-                raise
-            except BaseException:
-                _ended(device.cupy, stream)
-                raise
-            self._graph = _ended(device.cupy, stream)
-        self._kept += [constants, arrays]
-        if self._graph is None or not consists_of_kernels(self._graph, self._staged):
-            raise CannotCapture
+            alone = set[int]()
+            while True:
+                try:
+                    self._parts = self._captured(plan, [*inputs, *constants], alone, stream)
+                    break
+                except _StepCallsLibrary as error:
+                    same = _function_of(plan.steps[error.step].form)
+                    alone |= {at for at, step in enumerate(plan.steps) if _function_of(step.form) == same}
+                    if 2 * len(alone) > len(plan.steps):
+                        raise CannotCapture from error
+        self._kept.append(constants)
         self._lock = threading.Lock()
+
+    def _captured(
+        self, plan: Plan, arrays: Sequence[Any], alone: Container[int], stream: Any
+    ) -> list[_StepAlone | Any]:
+        """CuPy's graphs of the steps, and between them the steps that cannot be captured.
+
+        Args:
+            plan: the plan.
+            arrays: its inputs and constants.
+            alone: the steps that are computed by themselves.
+            stream: the current stream.
+        """
+        count = len(self._inputs)
+        made: dict[NodeOutput, Any] = {}
+        parts: list[_StepAlone | Any] = []
+
+        def array_of(source: Ref) -> Any:
+            match source:
+                case GraphInput(index):
+                    return arrays[index]
+                case GraphConstant(index):
+                    return arrays[len(plan.inputs) + index]
+                case NodeOutput():
+                    return made[source]
+
+        outputs = plan.output_sources if plan.is_graph else [NodeOutput(0, at) for at in range(len(plan.outputs))]
+        last_read = _last_read(plan, outputs)
+        stream.begin_capture()
+        try:
+            self._copy_all(self._inputs, self._staged[:count], up=True, stream=stream)
+            for number, step in enumerate(plan.steps):
+                read = [*arrays] if not plan.is_graph else [array_of(source) for source in step.sources]
+                if number in alone:
+                    parts.append(self._end(stream))
+                    results = [_room_of(self._device, slot.layout) for slot in step.outputs]
+                    parts.append(_StepAlone(step, read, results))
+                    stream.begin_capture()
+                else:
+                    results = self._results(number, step, read if plan.is_graph else None, read)
+                made |= {NodeOutput(number, index): array for index, array in enumerate(results)}
+                for ref in last_read.get(number, ()):
+                    del made[ref]
+            results = [made[ref] for ref in outputs]
+            self._outputs = [self._packed(array) for array in results]
+            self._copy_all(self._outputs, self._staged[count:], up=False, stream=stream)
+        except BaseException:
+            _ended(self._device.cupy, stream)
+            raise
+        self._kept.append(results)
+        return [*parts, self._end(stream)]
+
+    def _results(self, number: int, step: PlanStep, operands: Sequence[Any] | None, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a step while a stream is captured.
+
+        Args:
+            number: its place in the plan.
+            step: the step.
+            operands: the arrays that it reads by its layouts; None if it reads its inputs as they are.
+            inputs: its inputs.
+        """
+        try:
+            if operands is not None:
+                inputs = _operands(self._device.cupy, step, operands)
+            return self._device.outputs(step, inputs, self._kept)
+        except NotImplementedError as error:  # CuPy calls no cuBLAS while a stream is captured
+            raise _StepCallsLibrary(number) from error
+        except RuntimeError as error:  # CuPy has no class for what it refuses itself
+            if getattr(error, "status", None) in (None, *_CAPTURE_ERRORS):
+                raise CannotCapture from error
+            raise
+
+    def _end(self, stream: Any) -> Any:
+        """The graph of what was captured since it began.
+
+        Raises:
+            CannotCapture: it has other nodes than kernels and copies.
+        """
+        graph = _ended(self._device.cupy, stream)
+        if graph is None or not consists_of_kernels(graph, self._staged):
+            raise CannotCapture
+        return graph
 
     @property
     def memory_bytes(self) -> int:
@@ -167,11 +275,15 @@ class CapturedPlan:
             for memory, source in zip(self._staged, inputs, strict=False):
                 memory[:] = source
             stream = self._device.lane()
-            with self._device.working(stream):
+            with self._device.working(stream, self._memory.malloc):
                 try:
                     if not self._staged:
                         self._copy_all(self._inputs, inputs, up=True, stream=stream)
-                    self._graph.launch(stream)
+                    for part in self._parts:
+                        if isinstance(part, _StepAlone):
+                            part.compute(self._device)
+                        else:
+                            part.launch(stream)
                     if not self._staged:
                         self._copy_all(self._outputs, found, up=False, stream=stream)
                 finally:
@@ -331,7 +443,7 @@ def is_capturable(plan: Plan, memory_bytes: int) -> bool:
 
 
 def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
-    """Whether a captured graph has only kernels, copies on the device, and a copy of each of these blocks.
+    """Whether a captured graph has only kernels, copies on the device, and copies of these blocks.
 
     Another copy may be one from host memory that is gone when the graph is launched again; memory that is allocated in
     the graph is in no limit.
@@ -347,7 +459,7 @@ def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
     nodes = (ctypes.c_void_p * count.value)()
     if driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)):
         return False
-    own, copied = {np.frombuffer(block, np.uint8).__array_interface__["data"][0] for block in blocks}, set[int]()
+    own = {np.frombuffer(block, np.uint8).__array_interface__["data"][0] for block in blocks}
     for node in map(ctypes.c_void_p, nodes):
         kind = ctypes.c_int()
         if driver.cuGraphNodeGetType(node, ctypes.byref(kind)) or kind.value not in (_KERNEL, _COPY, _MEMSET, _EMPTY):
@@ -357,10 +469,9 @@ def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
             if driver.cuGraphMemcpyNodeGetParams(node, ctypes.byref(copy)):
                 return False
             ends = {copy.source.address, copy.target.address}
-            copied |= ends & own
             if not ends & own and not all(_is_on_device(driver, address) for address in ends):
                 return False
-    return copied == own
+    return True
 
 
 class _CopyEnd(ctypes.Structure):
@@ -393,41 +504,32 @@ def _is_on_device(driver: Any, address: int) -> bool:
     return not status and kind.value == _ON_DEVICE
 
 
-def _computed(device: CapturingDevice, plan: Plan, arrays: Sequence[Any], keep: list[Any]) -> list[Any]:
-    """The arrays of the plan's outputs, computed step by step."""
-    made: dict[tuple[int, int], Any] = {}
-
-    def operand(source: Ref, layout: Layout) -> Any:
-        match source:
-            case GraphInput(index):
-                array = arrays[index]
-            case GraphConstant(index):
-                array = arrays[len(plan.inputs) + index]
-            case NodeOutput(number, index):
-                array = made[number, index]
-        return as_operand(device.cupy, array, layout)
-
-    last_read: dict[int, list[tuple[int, int]]] = {}
-    sent = {(ref.node, ref.index) for ref in plan.output_sources}
-    read = {
-        (ref.node, ref.index): number
+def _last_read(plan: Plan, outputs: Sequence[NodeOutput]) -> dict[int, list[NodeOutput]]:
+    """What nothing reads any more after a step, by its place."""
+    readers = {
+        source: number
         for number, step in enumerate(plan.steps)
-        for ref in step.sources
-        if isinstance(ref, NodeOutput)
+        for source in step.sources
+        if isinstance(source, NodeOutput) and source not in outputs
     }
-    for key, number in read.items():
-        if key not in sent:
-            last_read.setdefault(number, []).append(key)
-    for number, step in enumerate(plan.steps):
-        inputs = arrays
-        if plan.is_graph:
-            inputs = [operand(source, layout) for source, layout in zip(step.sources, step.operands, strict=True)]
-        outputs = device.outputs(step, inputs, keep)
-        made |= {(number, index): array for index, array in enumerate(outputs)}
-        for key in last_read.get(number, ()):
-            del made[key]
-    sources = plan.output_sources if plan.is_graph else [NodeOutput(0, index) for index in range(len(plan.outputs))]
-    return [made[ref.node, ref.index] for ref in sources]
+    found: dict[int, list[NodeOutput]] = {}
+    for source, number in readers.items():
+        found.setdefault(number, []).append(source)
+    return found
+
+
+def _operands(cupy: Any, step: PlanStep, arrays: Sequence[Any]) -> list[Any]:
+    """The arrays as the step reads them."""
+    return [as_operand(cupy, array, layout) for array, layout in zip(arrays, step.operands, strict=True)]
+
+
+def _room_of(device: CapturingDevice, layout: Layout) -> Any:
+    return device.room(layout.size_in_bytes).view(layout.data_type.dtype).reshape(layout.sizes)
+
+
+def _function_of(form: Form) -> object:
+    """What a form calls; forms of the same function are captured or not alike."""
+    return getattr(form, "function", type(form))
 
 
 def _ended(cupy: Any, stream: Any) -> Any:
