@@ -352,7 +352,7 @@ class AsyncClient(NumpyCalls):
         return await api.stored_graphs(self._transport, self.run_stored)
 
     async def delete_graph(self, name: str) -> None:
-        """Delete a stored graph; calls of it that run are finished.
+        """Delete a stored graph. Calls of it that are in progress are completed.
 
         See `Client.delete_graph`.
         """

@@ -518,8 +518,8 @@ class Client(NumpyCalls):
         Args:
             graph: see `run_graph`; or a model: the path of a file that ends in .onnx, its bytes, or an
                 `onnx.ModelProto`.
-            name: its name on the server, which a graph of the same name gives way to; default the SHA-256 of what is
-                stored. The key's graphs are its own.
+            name: its name on the server; a stored graph of the same name is replaced. Default: the SHA-256 of what is
+                stored. Each API key has its own stored graphs.
             weights: inputs of the graph that are stored with it, by name.
 
         Returns:
@@ -555,7 +555,7 @@ class Client(NumpyCalls):
 
         Args:
             graph: what `store` or `stored_graph` returned.
-            inputs: what its inputs are, by their names, as in `run_graph`; its only input may be given by itself.
+            inputs: its inputs by name, as in `run_graph`; a single input may be given without its name.
             out: see `run_graph`.
             backend: see `run`.
             device: see `run`.
@@ -567,7 +567,7 @@ class Client(NumpyCalls):
 
         Raises:
             InvalidParameter: an argument is wrong; nothing was sent.
-            GraphNotFound: the server has it no more.
+            GraphNotFound: the server no longer has it.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         options = RequestOptions(backend, device, feature_level, progress)
@@ -594,7 +594,7 @@ class Client(NumpyCalls):
         return run_blocking(api.stored_graphs(self._transport, self.run_stored))
 
     def delete_graph(self, name: str) -> None:
-        """Delete a stored graph; calls of it that run are finished.
+        """Delete a stored graph. Calls of it that are in progress are completed.
 
         Args:
             name: its name on the server.

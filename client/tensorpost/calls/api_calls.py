@@ -66,7 +66,7 @@ _FRAME = (("content-type", MEDIA_TYPE), ("accept", MEDIA_TYPE))
 
 
 class RequestOptions(NamedTuple):
-    """What goes into an operator's request beside its inputs."""
+    """The options of an operator's request, in addition to its inputs."""
 
     backend: str | None = None
     device: int | None = None
@@ -99,7 +99,7 @@ def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
         query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
     if feature_level is not None:
         if endpoint.startswith("/v1/onnx/"):
-            raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
+            raise InvalidParameter("feature levels belong to DirectML's operators; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
     return query
 
@@ -129,7 +129,7 @@ async def compute(
 
 
 class OnnxCall(NamedTuple):
-    """What `Client.onnx` was given of a node."""
+    """The node that `Client.onnx` was given."""
 
     op_type: str
     inputs: Sequence[Any]
@@ -142,7 +142,7 @@ async def compute_onnx(
     transport: Transport | ManyServers, asked: OnnxCall, out: Outputs, options: RequestOptions,
     regions: RegionPool | None = None,
 ) -> Result[Any]:  # fmt: skip
-    """Run an ONNX operator. What only the package onnx knows of it, the server is asked where the package is missing.
+    """Run an ONNX operator. Where the package onnx is needed and not installed, the server is asked instead.
 
     Raises:
         InvalidParameter, InvalidDescriptor, UnknownOperator: an argument is wrong, or the node breaks a rule.
@@ -413,7 +413,7 @@ async def document(transport: Transport | ManyServers, path: str, *segments: str
 
 
 async def health(transport: Transport | ManyServers, path: str) -> bool:
-    """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
+    """Whether a health page answers with success; False without a server, or if it is busy or draining."""
     try:
         async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
             await response.read()

@@ -38,7 +38,7 @@ _ALTERED = {
         "the inputs have changed since the call began; leave them as they are until the last byte has arrived, or call "
         "again"
     ),
-    "backend": "another backend would compute the rest, with other last digits; call again",
+    "backend": "another backend would compute the rest, and its results may differ in the last digits; call again",
 }
 
 

@@ -87,13 +87,15 @@ def format_of(path: str) -> str | None:
     """The format a file's name stands for; None for a pipe.
 
     Raises:
-        InvalidParameter: none that is written here.
+        InvalidParameter: it has no suffix of a format that can be written.
     """
     if path == PIPE:
         return None
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise InvalidParameter(f"{path!r} names no format that is written here; end it in {', '.join(FORMATS)}")
+        raise InvalidParameter(
+            f"{path!r} has no suffix of a format that can be written; end it in {', '.join(FORMATS)}"
+        )
     return FORMATS[suffix]
 
 
@@ -258,7 +260,7 @@ def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: st
 
 
 def check_destination(path: str) -> None:
-    """Refuse a place where nothing can be written, before any work is done for it.
+    """Refuse a path that cannot be written, before any work is done.
 
     Raises:
         OSError: its folder does not exist or cannot be written to, or it is a folder or a file that is read-only.

@@ -124,7 +124,7 @@ def run_to_files(
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
     is_zarr = ZARR in formats.values()
     if is_zarr and len(targets) != 1:
-        raise InvalidParameter("a Zarr array is the only output of its graph; end each -o in .npy")
+        raise InvalidParameter("Zarr is written for graphs with one output only; end each -o in .npy")
     for name, path in targets.items():
         check_destination(path)
         if formats[name] not in ("npy", SAFETENSORS, ZARR):

@@ -90,7 +90,7 @@ def check(file: ModelFile, sizes: SizesByName = None) -> None:
 
 @model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
 def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None) -> None:
-    """Show a model's inputs and outputs, with sizes each node, with -o an SVG picture."""
+    """Show a model's inputs and outputs; with sizes, also each node; with -o, as an SVG picture."""
     from ..calls.model_calls import load_model  # operators load when they are named
     from ..graphs.model_graph import described
 

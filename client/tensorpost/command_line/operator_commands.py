@@ -147,7 +147,7 @@ def tile(
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
-    advice = "--repeats 2,3 lays 2 copies down and 3 across"
+    advice = "--repeats 2,3 makes 2 copies down and 3 across"
     with client, picture_notes([(source, read)], advice):
         if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
             copies = (*copies, 1)
@@ -310,7 +310,7 @@ def run(
     document_file = file == "-" or file.endswith(".json")
     if document_file:
         if given:
-            raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
+            raise typer.BadParameter("the document contains the attributes; leave --set out", param_hint="--set")
         document = _read_document(file)
         if not isinstance(document, dict):
             raise InvalidParameter("an operator document must be a JSON object")

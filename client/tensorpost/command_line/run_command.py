@@ -190,13 +190,13 @@ def attributes_of(settings: Sequence[str]) -> dict[str, str]:
     """The attributes of `--set name=value`, as texts.
 
     Raises:
-        InvalidParameter: a setting without an equals sign, or a name that stands there twice.
+        InvalidParameter: a setting without an equals sign, or a name that is set twice.
     """
     attributes: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
-            raise InvalidParameter(f"{setting[:60]!r} sets nothing; write NAME=VALUE, as in axis=1")
+            raise InvalidParameter(f"{setting[:60]!r} has no =; write NAME=VALUE, as in axis=1")
         if name.strip() in attributes:
             raise InvalidParameter(f"{name.strip()[:60]!r} is set twice; separate several values by commas")
         attributes[name.strip()] = value.strip()
