@@ -12,11 +12,12 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ..values.layout import Layout
 from ..values.problems import InvalidParameter
+from ..values.sentences import named
 
 _ROWS = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 _LEFT_OUT = ("rows", "backend", "device")
@@ -50,23 +51,33 @@ class OutputRows:
         """
         if not whole.packed:
             raise InvalidParameter(
-                "rows select from a packed output, and this one has strides or padding; leave rows out"
-            )
+                named("rows") + " select from a packed output, and this one has strides or padding; leave "
+                + named("rows") + " out"
+            )  # fmt: skip
         sizes = whole.sizes
         width = sizes[-1] if len(sizes) > 1 else 1
         count = math.prod(sizes[:-1]) if len(sizes) > 1 else math.prod(sizes)
         if math.prod(sizes) == 0:
-            raise InvalidParameter("rows select elements, and this output has none; leave rows out")
+            raise InvalidParameter(
+                named("rows") + " select elements, and this output has none; leave " + named("rows") + " out"
+            )
         stop = count if end is None else end
         if not 0 <= begin < stop <= count:
             raise InvalidParameter(
-                f"rows is {begin}:{'' if end is None else end}; it must be begin:end with 0 <= begin < end <= {count}, "
+                named("rows")
+                + f" is {begin}:{'' if end is None else end}; it must be begin:end with 0 <= begin < end <= {count}, "
                 f"where {count} is the number of rows of an output of the sizes {list(sizes)}",
                 extra={"parameter": "rows", "rows": count},
             )
         part = (stop - begin, width) if len(sizes) > 1 else (stop - begin,)
         layout = Layout.row_major(whole.data_type, part)
         return cls(begin, stop, count, width * whole.data_type.item_size, layout)
+
+    def after(self, received: int) -> Self:
+        """The rows that are not complete once so many of their bytes have arrived: fewer than all of them."""
+        begin = self.begin + received // self.row_bytes
+        layout = Layout.row_major(self.layout.data_type, (self.end - begin, *self.layout.sizes[1:]))
+        return replace(self, begin=begin, layout=layout)
 
     @property
     def begin_byte(self) -> int:
@@ -77,6 +88,10 @@ class OutputRows:
     def size_in_bytes(self) -> int:
         """Bytes of these rows."""
         return (self.end - self.begin) * self.row_bytes
+
+    def __str__(self) -> str:
+        """As a query has them: `128:256`, or `128:` for all that follow."""
+        return f"{self.begin}:{'' if self.end == self.count else self.end}"
 
 
 def read_rows(text: str) -> tuple[int, int | None]:

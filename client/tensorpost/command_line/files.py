@@ -259,6 +259,16 @@ def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: st
         raise InvalidParameter(f"{reason}; write {' or '.join(reversed(others))} instead")
 
 
+def check_row_format(file_format: str | None) -> None:
+    """Refuse a format that some rows of an output cannot be written in.
+
+    Raises:
+        InvalidParameter: it is a picture or Zarr.
+    """
+    if file_format not in (None, "npy", SAFETENSORS, "bin"):
+        raise InvalidParameter(f"--rows writes no {file_format}; end -o in .npy or .safetensors")
+
+
 def check_destination(path: str) -> None:
     """Refuse a path that cannot be written, before any work is done.
 

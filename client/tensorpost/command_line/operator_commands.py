@@ -26,6 +26,7 @@ from .command_options import (
     Level,
     OutputFile,
     Quiet,
+    RowsOption,
     Silence,
     Uds,
     Url,
@@ -35,6 +36,7 @@ from .command_options import (
     factors_of,
     filter_of,
     mode_named,
+    rows_of,
     size_of,
     usage,
 )
@@ -291,6 +293,7 @@ def run(
     device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run any operator on arrays or pictures. Outputs of any size are streamed to npy, safetensors or Zarr."""
@@ -303,7 +306,7 @@ def run(
             f"tensorpost model run {file[:100]} x=x.npy -o y=y.npy",
             param_hint="OPERATOR",
         )
-    outputs = output or ["-"]
+    outputs, chosen = output or ["-"], rows_of(rows)
     formats = [_output_format(path, raw=True) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
@@ -319,7 +322,7 @@ def run(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed, rows=chosen)
 
 
 def onnx(
@@ -352,13 +355,14 @@ def onnx(
     backend: BackendOption = None,
     device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run any ONNX operator on arrays or pictures. Attributes and small inputs, such as scales, go into --set."""
     from .command_messages import picture_notes
     from .run_command import InputFiles, attributes_of, compute_outputs, described_node
 
-    outputs = output or ["-"]
+    outputs, chosen = output or ["-"], rows_of(rows)
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
@@ -366,7 +370,7 @@ def onnx(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, rows=chosen)
 
 
 def validate(
