@@ -115,7 +115,8 @@ class Validation:
         output_bytes: bytes of all output tensors together.
         document: the whole answer.
         filled_in: the fields that an operator document left out and the server completed, by DirectML's names, as
-            `("OutputTensor", "Scales")`; empty for ONNX nodes and graphs.
+            `("OutputTensor", "Scales")`; those of a graph with the names of its nodes, as `("small.Scales",)`; empty
+            for ONNX nodes.
     """
 
     operator: dml.OperatorDesc | OnnxNode | None

@@ -399,8 +399,8 @@ def validate(
         else client_of(url or DEFAULT_URL, uds, api_key=api_key_file, cacert=cacert, cert=cert)
     )
     document = _read_document(file)
-    if strict and _kind(document) != "operator":
-        raise InvalidParameter("--strict is for operator documents; leave it out for graphs and ONNX nodes")
+    if strict and _kind(document) == "node":
+        raise InvalidParameter("--strict is for fields of DirectML's operators; leave it out for ONNX nodes")
     try:
         if client is None:
             sentence, lowest, filled_in = _judged_offline(document, wanted)
@@ -408,7 +408,7 @@ def validate(
             with client:
                 sentence, lowest, filled_in = _judged_by(client, document, wanted)
         if strict and filled_in:
-            _refuse_filled_in(document, filled_in)
+            _refuse_filled_in(document, filled_in, wanted)
     except InvalidDescriptor as error:
         if not as_json:
             if _kind(document) == "graph" and any(v.code == "input-missing" for v in error.violations):
@@ -465,9 +465,11 @@ def _judged_offline(document: Any, level: FeatureLevel) -> _Judged:
 
     if _kind(document) == "graph":
         from ..graphs.graph_document import read_graph
+        from ..graphs.omitted_fields import omitted_fields
         from .graph_commands import level_sentence
 
-        return *level_sentence(read_graph(document, None, level=level), level), ()
+        graph = read_graph(document, None, level=level)
+        return *level_sentence(graph, level), [name for each in omitted_fields(document, graph) for name in each.names]
     if _kind(document) == "node":
         from ..onnx import OnnxNode
 
@@ -493,10 +495,16 @@ def _judged_by(client: Client, document: Any, level: FeatureLevel) -> _Judged:
     lowest = None if found.lowest_feature_level is None else str(found.lowest_feature_level)
     cost = found.document.get("cost")
     sentence = f"valid at feature level {level} (graph of {len(found.document['nodes'])} nodes; lowest level "
-    return f"{sentence}{lowest or '-'}){'; ' + str(cost['summary']) if cost else ''}", lowest, ()
+    return f"{sentence}{lowest or '-'}){'; ' + str(cost['summary']) if cost else ''}", lowest, found.filled_in
 
 
-def _refuse_filled_in(document: Any, filled_in: Sequence[str]) -> None:
+def _refuse_filled_in(document: Any, filled_in: Sequence[str], level: FeatureLevel) -> None:
+    if _kind(document) == "graph":
+        from ..graphs.graph_document import read_graph
+        from ..graphs.omitted_fields import omitted_fields
+
+        omitted = omitted_fields(document, read_graph(document, None, level=level))
+        raise InvalidDescriptor.of([violation for each in omitted for violation in each.violations])
     from .. import descriptors as dml
     from ..descriptors.documents import left_out, operator_members
 
