@@ -90,7 +90,7 @@ class OutputRows:
         return (self.end - self.begin) * self.row_bytes
 
     def __str__(self) -> str:
-        """As a query has them: `128:256`, or `128:` for all that follow."""
+        """The value of the query parameter `rows`: `128:256`, or `128:` up to the last row."""
         return f"{self.begin}:{'' if self.end == self.count else self.end}"
 
 
