@@ -321,9 +321,7 @@ def measure(bench: Bench) -> Iterator[Table]:
         f"Nanoseconds per element, {THREADS} threads each, the fastest call; outputs of {OUTPUT_BYTES // MIB} MiB, if"
         " nothing else is said."
     )
-    bench.note(
-        "torch copy_: a broadcast view copied into memory that is there already, the fastest way torch has to tile."
-    )
+    bench.note("torch copy_: a broadcast view copied into existing memory, torch's fastest way to tile.")
     bench.note(
         "OpenCV's nearest takes the floor of o / scale, and torch breaks ties upwards; both are timed all the same."
     )

@@ -51,7 +51,9 @@ def measure(bench: Bench) -> Iterator[Table]:
         growth = {name: servers.resident(process, "VmHWM") - idle[name] for name, process in processes.items()}
     if received != expected:
         raise RuntimeError(f"{received:,} bytes of {expected:,} arrived")
-    bench.note(f"{received:,} bytes came in {took:.1f} s; {compared:,} elements were compared, all as they must be.")
+    bench.note(
+        f"{received:,} bytes arrived in {took:.1f} s; {compared:,} elements were compared, and all were correct."
+    )
     size = f"{received / 2**30:g} GiB"
     rows: list[tuple[Cell, ...]] = [
         (

@@ -36,7 +36,10 @@ Ask = Callable[[int, float], load.Load]
 
 def measure(bench: Bench) -> Iterator[Table]:
     """The tables: against FastAPI, then against the products."""
-    bench.note(f"HTTP load is made by {load.generator()}. Answers are compared before and after, their status always.")
+    bench.note(
+        f"HTTP load is made by {load.generator()}. Answers are compared before and after the load; the status of "
+        "each answer is checked."
+    )
     bench.note("Figures are lower quartiles of several runs of a second, taken in turn.")
     with servers.tensorpost() as ours, servers.uvicorn("benchmarks.routes:app") as plain:
         here = ours_by_http(ours.port)

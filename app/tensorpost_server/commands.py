@@ -57,7 +57,7 @@ def serve(
         InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, an address is given
             and a socket was passed, or others could reach it and anybody could call.
         NoBackend: the backend that the settings force cannot be opened.
-        DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
+        DeviceLost: a device failed permanently; requests under way on others were finished. Start the server again.
     """
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")

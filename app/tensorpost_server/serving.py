@@ -280,7 +280,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
     def end(self) -> None:
-        """Stop in order because a device failed for good, and let the process end with an error."""
+        """Stop in order because a device failed permanently, and let the process end with an error."""
         self._device_lost = True
         self.should_exit = True
 
@@ -288,7 +288,7 @@ class Server(uvicorn.Server):
         """Serve, then return quietly after Ctrl+C.
 
         Raises:
-            DeviceLost: a device failed for good.
+            DeviceLost: a device failed permanently.
             Exception: what stopped the application from starting.
         """
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -297,7 +297,7 @@ class Server(uvicorn.Server):
                 self._listener = listener
                 self.run(sockets=[listener.socket])
             if self._device_lost:
-                raise DeviceLost("a device failed for good (the log says which); start the server again")
+                raise DeviceLost("a device failed permanently (the log says which); start the server again")
         except SystemExit:
             if self._app.error is not None:
                 raise self._app.error from None

@@ -33,9 +33,11 @@ def measure(bench: Bench) -> Iterator[Table]:
     bench.note(
         "GB/s of output over the whole call, client included, at the lower quartile; the input is a quarter of it."
     )
-    bench.note("Ours is `Client.tile`, which returns a new array; with out= it fills an array that is there.")
-    bench.note("Products asked by HTTP are asked by Python's http.client, which reads into memory that is there.")
-    bench.note("Each product: one worker, otherwise as it comes; inside of it NumPy tiles.")
+    bench.note(
+        "tensorpost is called by `Client.tile`, which returns a new array; with out= it fills an existing array."
+    )
+    bench.note("Products called over HTTP are called by Python's http.client, which reads into existing memory.")
+    bench.note("Each product runs one worker with its default settings otherwise, and tiles with NumPy.")
     rows: list[tuple[Cell, ...]] = []
     for product, python in found(bench):
         try:

@@ -182,13 +182,14 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
 
         See `Client.onnx`.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, rows)
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = await api.compute_onnx(self._transport, asked, out, options, self._regions)
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -203,14 +204,16 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
         See `Client.run`.
         """
         result = await self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress,
+            rows=rows,
+        )  # fmt: skip
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     async def call(
@@ -223,9 +226,10 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return await api.compute(self._transport, desc, inputs, out, options, self._regions)
 
     def stream(
@@ -237,6 +241,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> AsyncGenerator[Any, None]:
         """Run an operator and take its output block by block, in order, in constant memory.
@@ -245,7 +250,7 @@ class AsyncClient(NumpyCalls):
         Python closes an asynchronous generator that is left early only some time later. To close the connection
         at once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
 
     async def write_zarr(
@@ -280,12 +285,13 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         See `Client.run_graph`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return await api.compute_graph(self._transport, graph, inputs, out, options)
 
     async def run_model(
@@ -298,12 +304,13 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         See `Client.run_model`.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, rows)
         return await api.compute_model(self._transport, model, inputs, outputs, out, options)
 
     async def store(
@@ -329,12 +336,13 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         See `Client.run_stored`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return await api.compute_stored(self._transport, graph, inputs, out, options)
 
     async def stored_graph(self, name: str) -> StoredGraph:
@@ -352,7 +360,7 @@ class AsyncClient(NumpyCalls):
         return await api.stored_graphs(self._transport, self.run_stored)
 
     async def delete_graph(self, name: str) -> None:
-        """Delete a stored graph; calls of it that run are finished.
+        """Delete a stored graph. Calls of it that are in progress are completed.
 
         See `Client.delete_graph`.
         """
@@ -367,13 +375,14 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> AsyncGenerator[Any, None]:
         """Run a graph and yield its outputs as `TensorBlock`s, one output after the other, in constant memory.
 
         See `Client.stream_graph`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return api.stream_graph(self._transport, graph, inputs, block_bytes, options)
 
     def map(

@@ -251,6 +251,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
@@ -267,6 +268,7 @@ class Client(NumpyCalls):
             backend: see `run`.
             device: see `run`.
             progress: see `run`.
+            rows: see `run`.
             attributes: the operator's attributes by name, and inputs.
 
         Raises:
@@ -274,7 +276,7 @@ class Client(NumpyCalls):
             InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, rows)
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = run_blocking(api.compute_onnx(self._transport, asked, out, options, self._regions))
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -289,6 +291,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
@@ -309,18 +312,24 @@ class Client(NumpyCalls):
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the descriptor; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
+            rows: only these rows of the output, a slice as in `np.s_[128:256]`. A row is a run of elements along the
+                last axis, or an element of an output with one dimension; the rows of all other axes are counted
+                through, from 0. The server computes only the parts of the output that hold them. The operation must
+                have one packed output.
 
         Returns:
             The output, an array of its sizes; for several outputs, a tuple in the order of `desc.outputs`. With strides
-            or padding an array is a view of its buffer; pass `out` to have the buffer itself.
+            or padding an array is a view of its buffer; pass `out` to have the buffer itself. With `rows` it has the
+            number of rows and the size of the last axis as its shape.
 
         Raises:
             InvalidParameter: inputs or `out` do not fit the descriptor; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         result = self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress,
+            rows=rows,
+        )  # fmt: skip
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     def call(
@@ -333,9 +342,10 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return run_blocking(api.compute(self._transport, desc, inputs, out, options, self._regions))
 
     def stream(
@@ -347,6 +357,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> Generator[Any, None, None]:
         """Run an operator and take its output block by block, in order, in constant memory.
@@ -363,6 +374,7 @@ class Client(NumpyCalls):
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            rows: see `run`.
             block_bytes: bytes of each block but the last, which may be shorter. Default 1 MiB.
 
         Raises:
@@ -372,7 +384,7 @@ class Client(NumpyCalls):
             CallChanged: while iterating: the answer broke off, and the inputs have changed since the call began.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
 
     def write_zarr(
@@ -427,6 +439,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
@@ -440,6 +453,7 @@ class Client(NumpyCalls):
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            rows: see `run`.
 
         Returns:
             The outputs by their names.
@@ -461,7 +475,7 @@ class Client(NumpyCalls):
                 is listed, with its node.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return run_blocking(api.compute_graph(self._transport, graph, inputs, out, options))
 
     def run_model(
@@ -474,6 +488,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
@@ -487,6 +502,7 @@ class Client(NumpyCalls):
             backend: see `run`; `onnxruntime` has ONNX Runtime compute the whole model, in a process of the server.
             device: see `run`.
             progress: see `run`.
+            rows: see `run`.
 
         Returns:
             The outputs by their names.
@@ -503,7 +519,7 @@ class Client(NumpyCalls):
             OSError: a file cannot be read.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, rows)
         return run_blocking(api.compute_model(self._transport, model, inputs, outputs, out, options))
 
     def store(
@@ -518,8 +534,8 @@ class Client(NumpyCalls):
         Args:
             graph: see `run_graph`; or a model: the path of a file that ends in .onnx, its bytes, or an
                 `onnx.ModelProto`.
-            name: its name on the server, which a graph of the same name gives way to; default the SHA-256 of what is
-                stored. The key's graphs are its own.
+            name: its name on the server; a stored graph of the same name is replaced. Default: the SHA-256 of what is
+                stored. Each API key has its own stored graphs.
             weights: inputs of the graph that are stored with it, by name.
 
         Returns:
@@ -550,27 +566,29 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         Args:
             graph: what `store` or `stored_graph` returned.
-            inputs: what its inputs are, by their names, as in `run_graph`; its only input may be given by itself.
+            inputs: its inputs by name, as in `run_graph`; a single input may be given without its name.
             out: see `run_graph`.
             backend: see `run`.
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            rows: see `run`.
 
         Returns:
             The outputs by their names.
 
         Raises:
             InvalidParameter: an argument is wrong; nothing was sent.
-            GraphNotFound: the server has it no more.
+            GraphNotFound: the server no longer has it.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options))
 
     def stored_graph(self, name: str) -> StoredGraph:
@@ -594,7 +612,7 @@ class Client(NumpyCalls):
         return run_blocking(api.stored_graphs(self._transport, self.run_stored))
 
     def delete_graph(self, name: str) -> None:
-        """Delete a stored graph; calls of it that run are finished.
+        """Delete a stored graph. Calls of it that are in progress are completed.
 
         Args:
             name: its name on the server.
@@ -614,6 +632,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        rows: slice | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> Generator[Any, None, None]:
         """Run a graph and yield its outputs as `TensorBlock`s, one output after the other, in constant memory.
@@ -625,13 +644,14 @@ class Client(NumpyCalls):
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            rows: see `run`.
             block_bytes: see `stream`.
 
         Raises:
             InvalidParameter, InvalidDescriptor: the graph or an argument is wrong; nothing was sent.
             TensorpostError: while iterating; see `stream`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, rows)
         return iterate_blocking(api.stream_graph(self._transport, graph, inputs, block_bytes, options))
 
     def map(

@@ -36,8 +36,8 @@ def run(
 ) -> Any:
     """Run an operator, its output cut into chunks that Ray's tasks compute.
 
-    The inputs are put into Ray's object store once and are read there by all tasks of a machine. What a lost machine
-    had is computed again. The cluster is that of `ray.init`, `RAY_ADDRESS`, or this machine.
+    The inputs are put into Ray's object store once and are read there by all tasks of a machine. The parts of a lost
+    machine are computed again. The cluster is that of `ray.init`, `RAY_ADDRESS`, or this machine.
 
     Args:
         operation: a descriptor or `OnnxNode` with one packed output, whose parts can be computed one by one.
@@ -45,7 +45,7 @@ def run(
         store: where to write the output as a Zarr array (version 3, not compressed), a file for each chunk: a path that
             every machine has, or a URL that `fsspec` knows.
         chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
-        backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
+        backend: the backend of all chunks; `auto` uses the compiled loops where they exist, else NumPy; `cuda` needs
             `options={"num_gpus": 1}`.
         progress: called at the start and after every chunk with a `Progress`, of which `received` are the bytes written
             and `to_receive` those of the output; `ProgressBar()` shows it. With `store` only.

@@ -661,11 +661,11 @@ def test_an_error_that_stays_is_a_lost_device(cupy: FakeCupy, error: type[CUDARu
     cupy.failing = error(status)
 
     with pytest.raises(
-        DeviceLost, match=rf"cuda:0 NVIDIA H200 failed for good: {LOST[status][:20]}.*cudaError{status}"
+        DeviceLost, match=rf"cuda:0 NVIDIA H200 failed permanently: {LOST[status][:20]}.*cudaError{status}"
     ) as lost:
         run.compute(0)
     for call in (lambda: backend.start(plan, [row]), lambda: run.compute(0), backend.trim):
-        with pytest.raises(DeviceLost, match="failed for good"):
+        with pytest.raises(DeviceLost, match="failed permanently"):
             call()
     assert str(lost.value)
     assert "device_memory_used_bytes" not in backend.gauges(), "a lost device is not asked"
@@ -717,7 +717,7 @@ def test_a_device_that_is_full_does_not_hide_the_others(cupy: FakeCupy):
     ("status", "says"),
     [
         (2, "no memory is left on cuda:0"),
-        (46, "another process has it for itself"),
+        (46, "another process uses it exclusively"),
         (999, "could not be opened: cudaError999"),
     ],
 )
@@ -744,14 +744,14 @@ def test_a_device_that_is_not_there(cupy: FakeCupy):
 
 def test_no_driver_an_old_one_and_no_device(cupy: FakeCupy):
     for error, driver, says in (
-        (35, 0, "there is no NVIDIA driver here: install one"),
+        (35, 0, "no NVIDIA driver was found: install one"),
         (
             35,
             12_020,
-            r"the NVIDIA driver is too old: it knows CUDA 12\.2 and CuPy needs 13\.2; update it, or pip install",
+            r"the NVIDIA driver is too old: it supports CUDA 12\.2 and CuPy needs 13\.2; update it, or pip install",
         ),
         (100, 13_000, "CUDA shows no device to this process: nvidia-smi lists"),
-        (802, 13_000, "CUDA cannot be asked for its devices: cudaError802"),
+        (802, 13_000, "CUDA cannot list its devices: cudaError802"),
     ):
         cupy.count_error, cupy.driver = error, driver
         with pytest.raises(CannotOpen, match=says):

@@ -50,4 +50,4 @@ def test_it_takes_every_plan_and_is_never_chosen_by_auto():
     assert NullBackend().refusal_reason(plan) is None
     assert not BACKENDS["null"].auto
     assert load_backend("null") is NullBackend
-    assert (NullBackend().name, NullBackend().device, NullBackend(4).threads) == ("null", "none (answers zeros)", 4)
+    assert (NullBackend().name, NullBackend().device, NullBackend(4).threads) == ("null", "none (returns zeros)", 4)

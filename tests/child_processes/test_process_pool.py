@@ -172,7 +172,7 @@ def test_memory_beyond_what_a_call_may_take_is_refused(pool: ProcessPool) -> Non
 
 
 def test_outputs_of_other_sizes_than_were_inferred_are_refused(pool: ProcessPool) -> None:
-    with pytest.raises(FunctionRefused, match="other sizes than were inferred"):
+    with pytest.raises(FunctionRefused, match="differ from those that were inferred"):
         call(pool, model("RandomNormal", 1, {}, shape=[1000]), output_bytes=64)
 
 

@@ -605,7 +605,7 @@ def test_several_outputs_come_by_name_and_in_order(chunk: int) -> None:
     assert list(result.arrays) == ["b", "c"]
     np.testing.assert_array_equal(result.arrays["b"], B)
     np.testing.assert_array_equal(result.arrays["c"], C)
-    with pytest.raises(problems.InvalidParameter, match="the outputs b, c"):
+    with pytest.raises(problems.InvalidParameter, match="several outputs: b, c"):
         _ = result.array
 
 
@@ -624,9 +624,9 @@ def test_several_outputs_are_received_into_out(kind: str) -> None:
 @pytest.mark.parametrize(
     ("out", "said"),
     [
-        (np.zeros((2, 2), np.float32), "for the outputs b, c"),
-        ([np.zeros((2, 2), np.float32)], "for the outputs b, c"),
-        ({"x": C}, "for the outputs b, c"),
+        (np.zeros((2, 2), np.float32), "for each of the outputs b, c"),
+        ([np.zeros((2, 2), np.float32)], "for each of the outputs b, c"),
+        ({"x": C}, "for each of the outputs b, c"),
         ([np.zeros((2, 2), np.float32), np.zeros(2, np.int64)], "out for c must be an array of int64"),
     ],
 )

@@ -118,7 +118,7 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
         (["resize", "{x}"], 2, "Did you mean 'tensorpost resample'?"),
         (["relu", "{x}"], 2, "Did you mean 'tensorpost run activation_relu'?"),
         (["tile", "{png}", "--repeats", "1,1,3,3"], 1, "in.png is 4 rows x 6 columns x 3 channels, in this order"),
-        (["tile", "{png}", "--repeats", "2,2,2"], 1, "--repeats 2,3 lays 2 copies down and 3 across"),
+        (["tile", "{png}", "--repeats", "2,2,2"], 1, "--repeats 2,3 makes 2 copies down and 3 across"),
         (["resample", "{png}", "--scale", "2", "--axes", "2,3"], 1, "entry 2 of --axes is 3, but IN has 3 dimensions"),
         (["run", "tile", "{png}"], 1, "write it as in: -s repeats=1,1,... {png} is 4 rows x 6 columns x 3 channels"),
         (

@@ -214,11 +214,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
         lambda c: c.g.add(c.x, c.x, out=None),
     ),
     "taken": (
-        InvalidParameter, "the name of two",
+        InvalidParameter, "is used twice",
         lambda c: c.g.input("x", "float32", (1,)),
     ),
     "taken by a node": (
-        InvalidParameter, "the name of two",
+        InvalidParameter, "is used twice",
         lambda c: (c.x + c.x).named("x"),
     ),
     "no name": (
@@ -226,7 +226,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
         lambda c: (c.x + c.x).named("a.b"),
     ),
     "input renamed": (
-        InvalidParameter, "made by no node",
+        InvalidParameter, "is an input or a constant",
         lambda c: c.x.named("y"),
     ),
     "type": (
@@ -262,11 +262,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Lines], object]]] = {
         lambda c: c.g.build(),
     ),
     "input as output": (
-        InvalidParameter, "what a node of this graph makes",
+        InvalidParameter, "the result of a node of this graph",
         lambda c: c.g.build(y=c.x),
     ),
     "array as output": (
-        InvalidParameter, "what a node of this graph makes",
+        InvalidParameter, "the result of a node of this graph",
         lambda c: c.g.build(y=ARRAY),
     ),
     "named sizes": (

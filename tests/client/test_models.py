@@ -315,9 +315,9 @@ def of_another_domain() -> onnx.ModelProto:
         (with_external_data(), r"'w' lies in another file \(external data\); no file is read"),
         (with_a_branch(), "the node If 'choice' has a subgraph in 'then_branch'|'else_branch'"),
         (of_another_domain(), r"the node 'odd' \(Relu\) is of the domain 'com.example'"),
-        (b"", "the bytes are no ONNX model: it has no graph"),
-        (b"\x89PNG\r\n\x1a\n", "the bytes are no ONNX model"),
-        (relu().SerializeToString()[:-3], "the bytes are no ONNX model"),
+        (b"", "the bytes are not an ONNX model: it has no graph"),
+        (b"\x89PNG\r\n\x1a\n", "the bytes are not an ONNX model"),
+        (relu().SerializeToString()[:-3], "the bytes are not an ONNX model"),
     ],
 )
 def test_what_is_not_computed_is_named(model: Any, words: str):

@@ -351,7 +351,7 @@ X = np.zeros((4, 6), np.float32)
         (X, {"sizes": (2.0, 2)}, "sizes[0] is 2.0; it must be a whole number"),
         (X, {"sizes": (True, 2)}, "sizes[0] is True"),
         (X, {"sizes": "22"}, "sizes is '22', a text"),
-        (X, {"scales": (0.1, 1)}, "scales[0] is 0.1, which leaves nothing of the 4 elements of axis 0"),
+        (X, {"scales": (0.1, 1)}, "scales[0] is 0.1, which leaves none of the 4 elements of axis 0"),
         (X, {"scales": (0, 1)}, "scales[0] is 0.0; it must be a number above 0"),
         (X, {"scales": (-1, 1)}, "scales[0] is -1.0"),
         (X, {"scales": (float("nan"), 1)}, "scales[0] is nan"),

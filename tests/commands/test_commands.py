@@ -364,7 +364,7 @@ def test_a_collector_of_json_sees_why_the_server_did_not_start() -> None:
 
     found = json.loads(record)
     assert (found["event"], found["level"], "exception" in found) == ("log", "critical", False)
-    assert "backend 'directml' was asked for and cannot be opened" in found["message"]
+    assert "backend 'directml' was requested and cannot be opened" in found["message"]
     assert sentence == f"error: {found['message']}"
 
 

@@ -145,7 +145,7 @@ RULES: dict[str, tuple[Document, str, str]] = {
     "1, a circle": (
         graph([add(2, 3), relu(2, 3)], [into(0, 0, 0)], [out(1, 0, 0)], [between(0, 0, 1, 0), between(1, 0, 0, 1)]),
         "$.IntermediateEdges",
-        "in a circle",
+        "form a cycle",
     ),
     "2, an input": (
         graph([add(2, 3)], [into(0, 0, 0)], [out(0, 0, 0)], []),
@@ -251,12 +251,12 @@ RULES: dict[str, tuple[Document, str, str]] = {
     "14": (
         changed(lambda d: d["OutputEdges"][0]["Desc"].update(FromNodeIndex=2)),
         "$.OutputEdges[0].Desc.FromNodeIndex",
-        "an operator must be between",
+        "put an operator between them",
     ),
     "16": (
         graph([add(2, 3)], [into(0, 0, 0)], [out(0, 0, 0)], [between(0, 0, 0, 1)]),
         "$.IntermediateEdges",
-        "in a circle",
+        "form a cycle",
     ),
     "17, nodes": (graph([], [], [], []) | {"OutputCount": 1}, "$.Nodes", "at least one node"),
     "17, outputs": (changed(lambda d: d.update(OutputCount=0)), "$.OutputCount", "1 to 1000"),
@@ -301,7 +301,7 @@ RULES: dict[str, tuple[Document, str, str]] = {
     "a node that reads itself": (
         graph([add(2, 3)], [into(0, 0, 0)], [out(0, 0, 0)], [between(0, 0, 0, 1)]),
         "$.IntermediateEdges",
-        "in a circle",
+        "form a cycle",
     ),
     "a circle of other sizes": (
         graph(
@@ -311,7 +311,7 @@ RULES: dict[str, tuple[Document, str, str]] = {
             [between(0, 0, 0, 1)],
         ),
         "$.IntermediateEdges",
-        "in a circle",
+        "form a cycle",
     ),
     "a count of several": (changed(lambda d: d.update(NodeCount=2)), "$.NodeCount", "Nodes has 3 entries"),
     "bytes of the rounding": (

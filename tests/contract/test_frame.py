@@ -585,7 +585,7 @@ def test_a_body_for_no_buffers_must_be_empty():
     writer = BodyWriter([])
     writer.feed(b"")
     writer.finish()
-    with pytest.raises(BodyMismatch, match="0 bytes of tensors were expected, at least 1 came"):
+    with pytest.raises(BodyMismatch, match="0 bytes of tensors were expected, at least 1 arrived"):
         writer.feed(b"a")
 
 
@@ -593,7 +593,7 @@ def test_a_short_body_is_refused_at_its_end():
     writer = BodyWriter([memoryview(bytearray(4))])
     writer.feed(b"abc")
 
-    with pytest.raises(BodyMismatch, match="4 bytes of tensors were expected, 3 came") as caught:
+    with pytest.raises(BodyMismatch, match="4 bytes of tensors were expected, 3 arrived") as caught:
         writer.finish()
     assert caught.value.extra == {"expected": 4, "actual": 3}
 

@@ -116,10 +116,10 @@ def test_a_constant_may_be_what_decides_the_sizes():
 @pytest.mark.parametrize(
     ("change", "path", "message"),
     [
-        ({"nodes": [{"name": "a", "op_type": "Relu", "inputs": ["a"]}]}, "$.nodes[0].inputs", "circle: a <- a"),
+        ({"nodes": [{"name": "a", "op_type": "Relu", "inputs": ["a"]}]}, "$.nodes[0].inputs", "cycle: a <- a"),
         ({"outputs": {"y": "smal"}}, "$.outputs.y", "did you mean 'small'?"),
         ({"outputs": {"y": "parts"}}, "$.outputs.y", "which has parts.outputs_0, parts.outputs_1, parts.outputs_2"),
-        ({"outputs": {"y": "photo"}}, "$.outputs.y", "computed by no node"),
+        ({"outputs": {"y": "photo"}}, "$.outputs.y", "not computed by a node"),
         ({"outputs": {}}, "$.outputs", "must name the tensors"),
         ({"nodes": []}, "$.nodes", "at least one node"),
         ({"extra": 1}, "$.extra", "no member 'extra'"),
@@ -128,7 +128,7 @@ def test_a_constant_may_be_what_decides_the_sizes():
         ({"inputs": {"photo": {"sizes": [1, 4, 6]}}}, "$.inputs.photo.sizes", "4 dimensions as it was sent"),
         ({"inputs": {"picture": {}}}, "$.inputs.picture", "was not sent; the body has 'photo'"),
         ({"constants": {"mean": {"dtype": "F32", "shape": [2], "data": [1]}}}, "$.constants.mean.data", "needs 2"),
-        ({"constants": {"photo": {"dtype": "F32", "shape": [], "data": [1]}}}, "$.constants.photo", "name of two"),
+        ({"constants": {"photo": {"dtype": "F32", "shape": [], "data": [1]}}}, "$.constants.photo", "is used twice"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(change: dict[str, Any], path: str, message: str):

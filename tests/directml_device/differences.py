@@ -56,14 +56,14 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "output strides that let elements share an address", frozenset({"strides-overlap"}),
         "DirectML refuses strides of 0, two equal strides, and an extent of fewer elements than the sizes multiply to; "
-        "what else overlaps it writes in no order. tensorpost takes strides only if each is larger than what the "
-        "smaller ones reach, so that an output is runs of bytes",
+        "other overlapping elements it writes in an undefined order. tensorpost takes strides only if each is larger "
+        "than what the smaller ones reach, so that an output is runs of bytes",
     ),
     Difference(
         "an output of other spatial sizes than follow from strides, dilations, windows and padding",
         frozenset({"output-sizes", "strides-overlap", "columns"}),
-        "DirectML looks at no spatial size of these outputs (it took each of 1 to 10 entries, in 360 windows and three "
-        "convolutions) and computes what there is room for; other sizes are mistakes", _WINDOWED,
+        "DirectML does not check spatial sizes of these outputs (it took each of 1 to 10 entries, in 360 windows and "
+        "three convolutions) and computes what there is room for; other sizes are mistakes", _WINDOWED,
     ),
     Difference(
         "padding of 2^31 and more", frozenset({"output-sizes"}),
@@ -71,66 +71,67 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "a step, a dilation or a window of 0", frozenset({"zero"}),
-        "DirectML does not look at them; there is no such window", _WINDOWED,
+        "DirectML does not check them; such a window does not exist", _WINDOWED,
     ),
     Difference(
-        "a window of 0", frozenset({"window"}), "DirectML does not look at it; a window has elements", ("SLICE_GRAD",),
+        "a window of 0", frozenset({"window"}), "DirectML does not check it; a window has at least one element",
+        ("SLICE_GRAD",),
     ),
     Difference(
         "a window or filter larger than the padded input", frozenset({"window", "filter-too-large"}),
-        "DirectML does not look, as for sizes; there is no such window", (*_WINDOWED, "MAX_POOLING_GRAD"),
+        "DirectML does not check it; such a window does not exist", (*_WINDOWED, "MAX_POOLING_GRAD"),
     ),
     Difference(
         "tensors of one call with more dimensions of 1 in front than others",
         frozenset({"dimension-counts-differ"}),
-        "DirectML compares sizes from the last dimension on; the tensors of a document have one rank, as its page says",
+        "DirectML compares sizes from the last dimension on; the page requires one rank for all tensors",
         ("CONVOLUTION_INTEGER", "SCATTER_ND", "MATRIX_MULTIPLY_INTEGER", "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
          "QUANTIZED_LINEAR_MATRIX_MULTIPLY", "QUANTIZED_LINEAR_CONVOLUTION", "ONE_HOT"),
     ),
     Difference(
         "an image with another dimension behind", frozenset({"dimension-count"}),
-        "DirectML reads as many sizes as DimensionCount says and does not look at others; an image has no others",
+        "DirectML reads as many sizes as DimensionCount says and ignores others; an image has no others",
         ("UNFOLD", "FOLD"),
     ),
     Difference(
         "a DimensionCount that is not the number of spatial dimensions",
         frozenset({"array-length", "dimension-count", "dimension-counts-differ"}),
-        "DirectML reads as many entries as there are spatial dimensions; what others stand for is said nowhere",
+        "DirectML reads as many entries as there are spatial dimensions; no page says what others mean",
         (*_WINDOWED, "MAX_POOLING_GRAD"),
     ),
     Difference(
-        "no Axes, or more than 8, so that one is there twice", frozenset({"dimension-count", "array-length"}),
+        "no Axes, or more than 8, so that one is repeated", frozenset({"dimension-count", "array-length"}),
         "no array of a document is empty or has more than 8 entries",
         ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1",
          "MEAN_VARIANCE_NORMALIZATION1", "MEAN_VARIANCE_NORMALIZATION2"),
     ),
     Difference(
-        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false",
+        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document contains true or false",
     ),
     Difference(
         "a MinMaxDataType that is not the tensors'",
         frozenset({"data-types-differ", "enum-unknown", "out-of-range", "not-finite"}),
-        "DirectML reads the tensors' type and does not look at this one; a document's numbers are of one type",
+        "DirectML reads the tensors' type and ignores this one; a document's numbers are of one type",
         ("ELEMENT_WISE_CLIP1", "ELEMENT_WISE_CLIP_GRAD1"),
     ),
     Difference(
         "parameters of sizes that no channel has", frozenset({"parameter-sizes"}),
-        "DirectML does not look at the sizes of some", ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
+        "DirectML does not check the sizes of some of them", ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
     ),
     Difference(
-        "an enum of a value that it has not", frozenset({"enum-unknown"}), "what it would do is said nowhere",
+        "an undefined value of an enum", frozenset({"enum-unknown"}), "no page defines its meaning",
         ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1", "RNN", "GRU", "LSTM"),
     ),
     Difference(
-        "a negative ClipThreshold", frozenset({"clip-threshold"}), "it is a magnitude", ("LSTM",),
+        "a negative ClipThreshold", frozenset({"clip-threshold"}), "it must not be negative", ("LSTM",),
     ),
     Difference(
         "a Beta1 or Beta2 that is not from 0 to 1", frozenset({"beta"}),
-        "DirectML does not look; it is the weight of a mean", ("ADAM_OPTIMIZER",),
+        "DirectML does not check it; it is the weight of a mean", ("ADAM_OPTIMIZER",),
     ),
     Difference(
         "a MaskType without a MaskTensor", frozenset({"mask-type"}),
-        "DirectML does not look at the type then; a document says NONE",
+        "DirectML then ignores the type; a document has NONE",
         ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"),
     ),
     Difference(

@@ -174,7 +174,7 @@ def test_a_full_device_is_passed_over_for_a_while(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("at", ["start", 0, 40])
 def test_a_lost_device_is_told_of_once_and_never_asked_again(at: Any):
     told: list[str] = []
-    error = DeviceLost("cuda:0 failed for good: ECC")
+    error = DeviceLost("cuda:0 failed permanently: ECC")
 
     def start() -> None:
         raise error
@@ -185,8 +185,8 @@ def test_a_lost_device_is_told_of_once_and_never_asked_again(at: Any):
             with pytest.raises(DeviceLost, match="ECC") as caught:
                 asyncio.run(collect(worker.run(LONG, INPUTS)))
             assert caught.value.extra["retry_after_seconds"] == 5
-        assert told == ["cuda:0 failed for good: ECC"]
-        assert worker.refusal_reason(LONG) == "cuda:0 failed for good: ECC"
+        assert told == ["cuda:0 failed permanently: ECC"]
+        assert worker.refusal_reason(LONG) == "cuda:0 failed permanently: ECC"
         assert backend.started == (0 if at == "start" else 1), "a lost device was asked again"
         assert backend.closed_runs == backend.started
 
@@ -283,7 +283,7 @@ def test_a_sentence_stands_alone_and_other_errors_say_what_they_are(table: Table
                 found.choose(LONG, "cuda", 1)
             assert found.choose(LONG).backend.name == "numpy"
     with (
-        pytest.raises(NoBackend, match=r"'cuda' was asked for and cannot be opened: OSError: libcuda\.so"),
+        pytest.raises(NoBackend, match=r"'cuda' was requested and cannot be opened: OSError: libcuda\.so"),
         opened("cuda"),
     ):
         pytest.fail("it opened")
@@ -363,13 +363,13 @@ def test_a_device_needs_its_backend_s_name(table: Table):
 def test_a_lost_device_is_refused_and_told_of(table: Table):
     told: list[str] = []
     with opened(when_lost=told.append) as found:
-        table.gpus[0].starting = lambda: _raise(DeviceLost("cuda:0 failed for good"))
+        table.gpus[0].starting = lambda: _raise(DeviceLost("cuda:0 failed permanently"))
         with pytest.raises(DeviceLost):
             asyncio.run(collect(found.workers["cuda:0"].run(LONG, INPUTS)))
 
-        assert (found.lost, told) == ("cuda:0 failed for good", ["cuda:0 failed for good"])
+        assert (found.lost, told) == ("cuda:0 failed permanently", ["cuda:0 failed permanently"])
         assert found.choose(LONG, "cuda").backend.index == 1
-        assert found.status()[0].reason == "cuda:0 failed for good"
+        assert found.status()[0].reason == "cuda:0 failed permanently"
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_what_pays_may_be_set(table: Table):
         (RuntimeError("no kernel image"), "it opened, but failed its first Tile: RuntimeError: no kernel image"),
         (Exception("no header cuda_fp16.h"), "it opened, but failed its first Tile: Exception: no header cuda_fp16.h"),
         (ServerFault("the session failed"), "it opened, but failed its first Tile: the session failed"),
-        (DeviceLost("cuda:0 failed for good"), "it opened, but failed its first Tile: cuda:0 failed for good"),
+        (DeviceLost("cuda:0 failed permanently"), "it opened, but failed its first Tile: cuda:0 failed permanently"),
     ],
 )
 def test_a_device_that_fails_the_first_time_is_closed_and_refused(table: Table, error: Exception, reason: str):

@@ -514,7 +514,7 @@ def test_a_default_that_cannot_be_opened_stops_the_start_and_closes_the_others(b
 
     backends["numpy"] = backends["null"] = construct
 
-    with pytest.raises(NoBackend, match=r"'cuda' was asked for and cannot be opened: ImportError: cupy"):
+    with pytest.raises(NoBackend, match=r"'cuda' was requested and cannot be opened: ImportError: cupy"):
         Pool.open("cuda", DeviceOptions(), 3)
 
     assert [1] * len(made) == [backend.closed for backend in made], "opened devices were forgotten"

@@ -117,7 +117,7 @@ def test_a_mistake_in_mid_stream_breaks_the_connection_and_the_next_request_is_s
 
 @pytest.mark.parametrize("at", [0, 100])
 def test_a_lost_device_fails_readiness_refuses_the_rest_and_ends_the_process(at: int):
-    reason = "cuda:0 failed for good: an uncorrectable memory error (ECC)"
+    reason = "cuda:0 failed permanently: an uncorrectable memory error (ECC)"
     with failing(once_at(at, DeviceLost(reason))) as (server, backend, ended):
         assert server.ask(request_bytes("GET", "/v2/health/ready")).status == 200
         if at == 0:
@@ -146,7 +146,7 @@ def test_without_a_server_of_ours_the_process_is_asked_to_end(monkeypatch: pytes
     sent: list[int] = []
     monkeypatch.setattr(module.os, "kill", lambda _pid, number: sent.append(number))
 
-    create_app().state.service.device_lost("cuda:0 failed for good")
+    create_app().state.service.device_lost("cuda:0 failed permanently")
 
     assert sent == [signal.SIGTERM]
 
@@ -161,7 +161,7 @@ def test_the_command_ends_with_an_error_so_that_a_supervisor_starts_it_again():
 
         def start(self, plan, inputs, usual=NumpyBackend.start):
             if plan.output_bytes > 1 << 20:
-                raise DeviceLost("cuda:0 failed for good: a kernel touched memory that is not its own")
+                raise DeviceLost("cuda:0 failed permanently: a kernel touched memory that is not its own")
             return usual(self, plan, inputs)
 
         NumpyBackend.start = start
@@ -185,8 +185,8 @@ def test_the_command_ends_with_an_error_so_that_a_supervisor_starts_it_again():
 
     assert (server.returncode, out) == (1, "")
     assert '"level": "critical"' in err
-    assert "cuda:0 failed for good: a kernel touched memory that is not its own; this process ends" in err
-    assert err.endswith("error: a device failed for good (the log says which); start the server again\n")
+    assert "cuda:0 failed permanently: a kernel touched memory that is not its own; this process ends" in err
+    assert err.endswith("error: a device failed permanently (the log says which); start the server again\n")
     assert "Traceback" not in err
 
 

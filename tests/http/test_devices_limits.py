@@ -41,7 +41,7 @@ def test_devices_lists_every_backend_in_the_order_of_the_table():
     said = {"name": "numpy", "index": 0, "device": numpy["device"], "reason": None, "auto": True, "threads": 3}
     assert said | NOTHING == numpy
     null = next(device for device in found["devices"] if device["name"] == "null")
-    said = {"name": "null", "index": 0, "device": "none (answers zeros)", "reason": None, "auto": False, "threads": 1}
+    said = {"name": "null", "index": 0, "device": "none (returns zeros)", "reason": None, "auto": False, "threads": 1}
     assert said | NOTHING == null
 
 
@@ -74,7 +74,7 @@ def test_a_reason_names_no_path_of_the_machine():
             app.post(TILE + "?repeats=2&backend=null", npy_bytes([1])).text,
             app.post(TILE + "?repeats=2&backend=null&device=0", npy_bytes([1])).text,
         ]
-        pool.lost = "/usr/lib/driver.so.1 failed for good"
+        pool.lost = "/usr/lib/driver.so.1 failed permanently"
         said.append(app.get("/v2/health/live").text)
 
     for text in said:

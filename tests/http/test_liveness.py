@@ -88,13 +88,13 @@ def test_a_device_that_failed_is_not_live_while_the_next_tile_runs():
 
 def test_a_device_that_is_lost_ends_liveness():
     def fail(_: int) -> None:
-        raise DeviceLost("cuda:0 failed for good")
+        raise DeviceLost("cuda:0 failed permanently")
 
     with http_app() as app, use_backend(app.service, Controlled(before=fail)):
         app.service.end = lambda: None
         eventually(lambda: app.get("/v2/health/live").status_code == 503, "liveness fails")
 
-        assert app.get("/v2/health/live").json() == {"live": False, "reason": "cuda:0 failed for good"}
+        assert app.get("/v2/health/live").json() == {"live": False, "reason": "cuda:0 failed permanently"}
         assert 'tensorpost_device_up{backend="numpy",device="0"} 0' in app.get("/metrics").text
 
 

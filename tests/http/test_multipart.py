@@ -115,7 +115,7 @@ def test_a_model_with_an_input_that_decides_a_size(app: AppClient):
         (GRAPHS, {"graph": b"\xff", "a": npy_bytes(X)}, 400, "invalid-json", "is not UTF-8"),
         (GRAPHS, {"graph": json.dumps(DOCUMENT), "a": b"text"}, 400, "invalid-frame", "'a' is neither an npy file"),
         (MODELS, {"x": npy_bytes(X)}, 400, "tensor-mismatch", "curl -F model=@model.onnx"),
-        (MODELS, {"model": b"\x89PNG", "x": npy_bytes(X)}, 422, "invalid-descriptor", "no ONNX model"),
+        (MODELS, {"model": b"\x89PNG", "x": npy_bytes(X)}, 422, "invalid-descriptor", "not an ONNX model"),
         (MODELS, {"model": RELU, "X": npy_bytes(X)}, 400, "invalid-parameter", "did you mean 'x'"),
         (MODELS + "?graph=1", {"model": RELU, "x": npy_bytes(X)}, 400, "invalid-parameter", "'graph'"),
     ],

@@ -105,7 +105,7 @@ def test_cuda_refuses_what_numpy_would_compute(op_type: str):
         for reduction in ("none", "add")
     ]
 
-    assert [cuda.refusal_reason(plan) for plan in plans] == [None, "numpy computes it, in ordinary memory"]
+    assert [cuda.refusal_reason(plan) for plan in plans] == [None, "numpy computes it, in host memory"]
     assert [NumpyBackend().library(plan) for plan in plans] == ["", ""]
 
 

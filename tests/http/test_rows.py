@@ -203,7 +203,7 @@ def test_several_outputs_have_no_rows(app: AppClient) -> None:
     answer = app.post(
         "/v1/onnx/Split?axis=0&num_outputs=2&rows=0:1", npy_bytes(X), {**NPY, "accept": FRAME["content-type"]}
     )
-    assert "rows are of a single output" in assert_problem(answer, 400, "invalid-parameter")["detail"]
+    assert "rows select from a single output" in assert_problem(answer, 400, "invalid-parameter")["detail"]
 
 
 def test_outputs_with_gaps_or_without_elements_have_no_rows(app: AppClient) -> None:
@@ -213,4 +213,4 @@ def test_outputs_with_gaps_or_without_elements_have_no_rows(app: AppClient) -> N
     answer = app.post("/v1/operators/tile?rows=0:1", body, FRAME)
     assert "strides or padding" in assert_problem(answer, 400, "invalid-parameter")["detail"]
     answer = app.post("/v1/onnx/Tile?repeats=0&rows=0:1", npy_bytes(np.zeros(4, np.int8)))
-    assert "this one has none" in assert_problem(answer, 400, "invalid-parameter")["detail"]
+    assert "this output has none" in assert_problem(answer, 400, "invalid-parameter")["detail"]

@@ -107,7 +107,7 @@ def test_the_proof_of_constant_memory_in_small(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "268,435,456 bytes came" in run.stdout
+    assert "268,435,456 bytes arrived" in run.stdout
     assert "missed" not in run.stdout
 
 

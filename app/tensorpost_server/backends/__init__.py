@@ -45,8 +45,8 @@ BACKENDS: Mapping[str, BackendRow] = {
     "cuda": BackendRow("cuda.backend:CudaBackend", auto=True, summary="NVIDIA GPUs, through CuPy", several=True),
     "directml": BackendRow("directml:DirectmlBackend", auto=True, summary="GPUs on Windows", several=True),
     "numba": BackendRow("numba_:NumbaBackend", auto=True, summary="the CPU, through loops compiled ahead; optional"),
-    "numpy": BackendRow("numpy_:NumpyBackend", auto=True, summary="the CPU, through NumPy; always there"),
-    "null": BackendRow("null:NullBackend", auto=False, summary="answers zeros; for measuring everything else"),
+    "numpy": BackendRow("numpy_:NumpyBackend", auto=True, summary="the CPU, through NumPy; always available"),
+    "null": BackendRow("null:NullBackend", auto=False, summary="returns zeros; for measuring everything else"),
 }
 
 

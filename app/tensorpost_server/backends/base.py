@@ -76,7 +76,7 @@ class Run(Protocol):
 
         Raises:
             OutOfDeviceMemory: not even a small part of the slice fits on the device now.
-            DeviceLost: the device failed for good.
+            DeviceLost: the device failed permanently.
         """
         ...
 
@@ -170,7 +170,7 @@ class Backend(Protocol):
 
         Raises:
             OutOfDeviceMemory: they do not fit on the device now.
-            DeviceLost: the device failed for good.
+            DeviceLost: the device failed permanently.
         """
         ...
 

@@ -37,7 +37,7 @@ class RunDevice(Protocol):
     """Arrays in a device's memory, and what computes them: the part of a backend that its runs use, on any thread.
 
     Each call but `put` has done all that it says when it returns. `OutOfDeviceMemory` is raised by each if the device
-    has too little memory for it now, `DeviceLost` if the device failed for good.
+    has too little memory for it now, `DeviceLost` if the device failed permanently.
     """
 
     @property

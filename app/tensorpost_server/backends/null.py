@@ -21,7 +21,7 @@ class NullBackend(HostBackend):
 
     threads: int = 1
     name: str = "null"
-    device: str = "none (answers zeros)"
+    device: str = "none (returns zeros)"
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NullRun:
         """Remember the plan."""

@@ -87,9 +87,9 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         _limit_for(head)
         found, made = FUNCTIONS[head["function"]](head, arrays)
         if any(not (isinstance(array, np.ndarray) and travels(cast("Any", array).dtype)) for array in made):
-            raise FunctionRefusal("inputs", "an output is no tensor of a type that travels here")
+            raise FunctionRefusal("inputs", "an output is not a tensor of a supported type")
         if SharedSegment.bytes_of([array.nbytes for array in made]) > head["output_bytes"]:
-            raise FunctionRefusal("inputs", "its outputs have other sizes than were inferred")
+            raise FunctionRefusal("inputs", "the sizes of its outputs differ from those that were inferred")
     except FunctionRefusal as refusal:
         found, made = {"refused": refusal.kind, "message": str(refusal)}, []
     except MemoryError:

@@ -71,7 +71,7 @@ def decode_picture(image: EncodedImage) -> NDArray[Any]:
     )  # fmt: skip
     (pixels,) = found
     if pixels.shape != image.shape or pixels.itemsize != image.depth // 8:
-        raise InvalidFrame(f"{image.name} has other pixels than its head says")
+        raise InvalidFrame(f"{image.name} has other pixels than its header announces")
     return pixels
 
 

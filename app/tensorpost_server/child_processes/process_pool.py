@@ -189,8 +189,8 @@ class ProcessPool:
         except ChildOutOfMemory:
             reason = "retired"
             raise LibraryFailed(
-                f"{self.title} needed more memory for {subject} than the {memory_bytes:,} bytes that follow from its "
-                "tensors and attributes; send smaller tensors, or other attributes",
+                f"{self.title} needed more memory for {subject} than the {memory_bytes:,} bytes that were reserved "
+                "by its tensors and attributes; send smaller tensors, or other attributes",
                 extra={"reason": "memory", "limit": memory_bytes},
             ) from None
         except ChildTimedOut:
@@ -228,13 +228,13 @@ class ProcessPool:
             f"\n{error.traceback}" if error.traceback else "",
         )  # fmt: skip
         return LibraryFailed(
-            f"{self.title} ended its process ({error.cause}) while it worked on {subject}; an attribute or an "
-            "element has a value that it does not check, so change those",
+            f"{self.title} ended its process ({error.cause}) while it worked on {subject}; it does not check every "
+            "value of attributes and elements, so change these",
             extra={"reason": "ended", "ended_by": error.cause},
         )
 
     def _too_slow(self, subject: str) -> LimitExceeded | LibraryFailed:
-        what = f"{self.title} worked on {subject} for longer than the {self.seconds:g} s that it may"
+        what = f"{self.title} worked on {subject} for longer than the {self.seconds:g} s that are allowed"
         if not self._setting:
             return LibraryFailed(f"{what}; send other attributes or fewer numbers", extra={"reason": "time"})
         limit = {"limit": self.seconds, "actual": self.seconds, "setting": self._setting, "unit": "seconds"}

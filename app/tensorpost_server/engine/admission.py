@@ -193,12 +193,12 @@ class Admission:
         most = self.memory_bytes // 2
         if size_in_bytes > most:
             raise LimitExceeded.of(
-                "the memory that is to stay", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
+                "the memory that is kept", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
             )
         free = min(self.memory_bytes - self.bytes_in_flight, most - self.kept_bytes)
         if size_in_bytes > free:
             raise self._busy(
-                f"{size_in_bytes:,} bytes are to stay, and {free:,} of {most:,} are free for that now",
+                f"{size_in_bytes:,} bytes are to be kept, and {free:,} of {most:,} are free for that now",
                 "TENSORPOST_MEMORY_BYTES",
             )
         self.bytes_in_flight += size_in_bytes

@@ -63,7 +63,7 @@ class Pool:
         workers: workers by key: the backend's name, with `:` and the index for backends that may have several devices.
             In the order of `BACKENDS`.
         refused: reasons why devices could not be opened, by key.
-        lost: which device failed for good and why; None if none did.
+        lost: which device failed permanently and why; None if none did.
         when_lost: called with the same on any thread.
     """
 
@@ -128,7 +128,7 @@ class Pool:
             pool._try_devices(minimum_work)
             pool.when_lost = when_lost
             if default != "auto" and not pool._keys(default):
-                raise NoBackend(f"backend {default!r} was asked for and cannot be opened: {pool._reasons(default)}")
+                raise NoBackend(f"backend {default!r} was requested and cannot be opened: {pool._reasons(default)}")
             unless_opened.pop_all()
         return pool
 

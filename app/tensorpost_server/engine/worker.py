@@ -467,7 +467,7 @@ def _fault_of(error: BaseException | None) -> str | None:
 
 def _log_failure(running: Future[Any]) -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
-        _log.warning("a call that nobody waits for failed: %r", error)
+        _log.warning("a call whose caller has left failed: %r", error)
 
 
 async def _ended(running: Future[Any]) -> None:

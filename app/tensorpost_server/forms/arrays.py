@@ -35,7 +35,7 @@ class Array:
         total_work: elements read and combined, all outputs together.
         parameters: keyword arguments, as pairs, hashable.
         scratch: bytes that the function takes beside inputs and outputs.
-        library: the library that computes it, in ordinary memory only, so that devices refuse it; empty for any array
+        library: the library that computes it, in host memory only, so that devices refuse it; empty for any array
             library.
         index_range: what the elements of an input must lie in; None if any are allowed.
     """

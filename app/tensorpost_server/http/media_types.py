@@ -136,7 +136,7 @@ class RequestFormat(NamedTuple):
 
         Raises:
             UnsupportedMediaType: no Content-Type, one that is not read here, or a compressed body.
-            InvalidParameter: Accept has a malformed quality, a picture a parameter that there is not, or a raw body no
+            InvalidParameter: Accept has a malformed quality, a picture an unknown parameter, or a raw body no
                 shape and data type.
         """
         content_type, accept = headers.get(b"content-type"), headers.get(b"accept")

@@ -54,7 +54,7 @@ class Service:
         parsing: the thread for large JSON and heads.
         scraping: held while metrics are written.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
-        end: ends the process when a device failed for good, so that its supervisor starts a clean one.
+        end: ends the process when a device failed permanently, so that its supervisor starts a clean one.
     """
 
     settings: Settings
@@ -103,7 +103,7 @@ class Service:
         """The pool, to run something on.
 
         Raises:
-            NotReady: it is not open, or a device failed for good and this process is about to end.
+            NotReady: it is not open, or a device failed permanently and this process is about to end.
         """
         pool = self.opened()
         if pool.lost is not None:

@@ -118,7 +118,7 @@ def _run(
     made = [(array.dtype.name, array.shape) for array in found]
     if [*map(_without_ones, made)] != [*map(_without_ones, results)]:
         shapes = ", ".join([f"{kind} {list(shape)}" for kind, shape in made])
-        raise _refused(f"for {subject}, ONNX Runtime makes {shapes}, which is not what was inferred")
+        raise _refused(f"for {subject}, ONNX Runtime returned outputs of {shapes}, which differ from the inferred ones")
     return tuple(found)
 
 

@@ -24,8 +24,8 @@ def plan_of_rows(plan: Plan, rows: OutputRows) -> Plan:
     if not isinstance(slices, Slices):
         names = ", ".join([slot.name for slot in plan.outputs])
         raise InvalidParameter(
-            f"rows are of a single output, and {plan.operator} has the outputs {names}; leave rows out, or ask for one "
-            "of them",
+            f"rows select from a single output, and {plan.operator} has the outputs {names}; leave rows out, or ask "
+            "for one of them",
             extra={"parameter": "rows"},
         )
     every, end = range(len(slices)), rows.begin_byte + rows.size_in_bytes

@@ -1,7 +1,7 @@
-"""A part of an answer, asked for by rows, and the tag that says of which call it is.
+"""A part of an answer, requested by rows, and the tag that identifies its call.
 
-A caller whose connection broke asks for the rows that are missing. The tag keeps it from joining parts of two answers:
-a server that is asked with a tag refuses, unless the call, its inputs and the backend are those of the tag.
+A caller whose connection broke requests the missing rows. The tag prevents joining parts of two answers: a server
+refuses a request with a tag unless the call, its inputs and the backend are those of the tag.
 
 A row is a run of elements along the last axis; of an output with one dimension or none, an element.
 """
@@ -12,15 +12,16 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ..values.layout import Layout
 from ..values.problems import InvalidParameter
+from ..values.sentences import named
 
 _ROWS = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 _LEFT_OUT = ("rows", "backend", "device")
-"""Query parameters that are no part of a call's digest: the part that is asked for, and what computes it."""
+"""Query parameters that are not part of a call's digest: the requested part, and what computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +50,48 @@ class OutputRows:
             InvalidParameter: the output has strides or padding, or there are no such rows.
         """
         if not whole.packed:
-            raise InvalidParameter("rows are of a packed output, and this one has strides or padding; leave rows out")
+            raise InvalidParameter(
+                named("rows") + " select from a packed output, and this one has strides or padding; leave "
+                + named("rows") + " out"
+            )  # fmt: skip
         sizes = whole.sizes
         width = sizes[-1] if len(sizes) > 1 else 1
         count = math.prod(sizes[:-1]) if len(sizes) > 1 else math.prod(sizes)
         if math.prod(sizes) == 0:
-            raise InvalidParameter("rows are of an output with elements, and this one has none; leave rows out")
+            raise InvalidParameter(
+                named("rows") + " select elements, and this output has none; leave " + named("rows") + " out"
+            )
         stop = count if end is None else end
         if not 0 <= begin < stop <= count:
             raise InvalidParameter(
-                f"rows is {begin}:{'' if end is None else end}; it must be begin:end with 0 <= begin < end <= {count}, "
-                f"which are all rows of an output of the sizes {list(sizes)}",
+                named("rows")
+                + f" is {begin}:{'' if end is None else end}; it must be begin:end with 0 <= begin < end <= {count}, "
+                f"where {count} is the number of rows of an output of the sizes {list(sizes)}",
                 extra={"parameter": "rows", "rows": count},
             )
         part = (stop - begin, width) if len(sizes) > 1 else (stop - begin,)
         layout = Layout.row_major(whole.data_type, part)
         return cls(begin, stop, count, width * whole.data_type.item_size, layout)
 
+    def after(self, received: int) -> Self:
+        """The rows that are not complete once so many of their bytes have arrived: fewer than all of them."""
+        begin = self.begin + received // self.row_bytes
+        layout = Layout.row_major(self.layout.data_type, (self.end - begin, *self.layout.sizes[1:]))
+        return replace(self, begin=begin, layout=layout)
+
     @property
     def begin_byte(self) -> int:
-        """Where they begin in the whole output."""
+        """Their first byte in the whole output."""
         return self.begin * self.row_bytes
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes of these rows."""
         return (self.end - self.begin) * self.row_bytes
+
+    def __str__(self) -> str:
+        """The value of the query parameter `rows`: `128:256`, or `128:` up to the last row."""
+        return f"{self.begin}:{'' if self.end == self.count else self.end}"
 
 
 def read_rows(text: str) -> tuple[int, int | None]:

@@ -386,7 +386,7 @@ class BodyWriter:
         if total > self.expected:
             raise BodyMismatch(
                 f"the body is longer than its head says: {self.expected:,} bytes of tensors were expected, "
-                f"at least {total:,} came",
+                f"at least {total:,} arrived",
                 extra={"expected": self.expected, "actual": total},
             )
         taken = 0
@@ -415,6 +415,6 @@ class BodyWriter:
         if self.received != self.expected:
             raise BodyMismatch(
                 f"the body is shorter than its head says: {self.expected:,} bytes of tensors were expected, "
-                f"{self.received:,} came",
+                f"{self.received:,} arrived",
                 extra={"expected": self.expected, "actual": self.received},
             )

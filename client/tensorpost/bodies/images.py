@@ -106,7 +106,7 @@ class EncodedImage:
         with reading(_refusal(self.name)):
             pixels = _ORIENT[self.orientation](_decoded(self))
         if pixels.shape != self.shape or pixels.itemsize != self.depth // 8:
-            raise InvalidFrame(f"{self.name} has other pixels than its head says")
+            raise InvalidFrame(f"{self.name} has other pixels than its header announces")
         return np.ascontiguousarray(pixels)
 
 
@@ -141,7 +141,7 @@ def open_image(content: bytes, name: str = "the picture", *, max_pixels: int | N
     if kind is None or kind not in image_formats():
         known = ", ".join(image_formats())
         also = f"; {kind} needs a Pillow that was built with it" if kind else ""
-        raise InvalidFrame(f"{name} is not a picture that is read here ({known}){also}")
+        raise InvalidFrame(f"{name} is not a picture of a supported format ({known}){also}")
     check = _Check(name, max_pixels)
     with reading(_refusal(name)):
         return _HEADS[kind](content, check)

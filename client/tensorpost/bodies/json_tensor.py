@@ -165,7 +165,7 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
     dtype, shape, data = (document[key] for key in _KEYS)
     row = ANY_NAME.get(dtype) if isinstance(dtype, str) else None
     if row is None or (row not in _TYPES and row.numpy_name != "str"):
-        message = "is not a data type that JSON numbers, booleans or texts can say"
+        message = "is not a data type that JSON numbers, booleans or texts can express"
         names = ", ".join(row.safetensors or "" for row in _TYPES)
         raise _invalid("data-type-unknown", (*path, "dtype"), message, dtype, names)
     if not is_array(shape):

@@ -51,12 +51,14 @@ from .caller_arrays import (
     request_template,
     wire_inputs,
 )
+from .output_part import part_template, row_bounds
 from .results import Result, ServerTiming, StoredGraph, TensorBlock, Validation
 from .resumed_answer import ResumedAnswer
 from .shared_calls import close_regions, compute_shared, model_of
 from .shared_regions import RegionPool
 
 if TYPE_CHECKING:
+    from ..bodies.answer_rows import OutputRows
     from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue
     from .model_calls import ModelSource
 
@@ -66,12 +68,13 @@ _FRAME = (("content-type", MEDIA_TYPE), ("accept", MEDIA_TYPE))
 
 
 class RequestOptions(NamedTuple):
-    """What goes into an operator's request beside its inputs."""
+    """The options of an operator's request, in addition to its inputs."""
 
     backend: str | None = None
     device: int | None = None
     feature_level: str | int | FeatureLevel | None = None
     progress: Callable[[Progress], None] | None = None
+    rows: slice | None = None
 
 
 def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions) -> Request:
@@ -91,7 +94,7 @@ def _reported(progress: Callable[[Progress], None] | None) -> Callable[[Progress
 
 def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
     """The options as parameters."""
-    backend, device, feature_level, _ = options
+    backend, device, feature_level, _, rows = options
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
@@ -99,8 +102,11 @@ def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
         query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
     if feature_level is not None:
         if endpoint.startswith("/v1/onnx/"):
-            raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
+            raise InvalidParameter("feature levels belong to DirectML's operators; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
+    if rows is not None:
+        begin, end = row_bounds(rows)
+        query["rows"] = f"{begin}:{'' if end is None else end}"
     return query
 
 
@@ -120,16 +126,17 @@ async def compute(
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options, regions)
     template = request_template(operation)
-    if regions is not None and options.progress is None and (model := model_of(template)) is not None:
+    alone = options.progress is None and options.rows is None
+    if regions is not None and alone and (model := model_of(template)) is not None:
         document, memory = operation.to_document_text(), wire_inputs(template, inputs)
         return await compute_shared(
             transport, regions, model, template, document, memory, out, _query(template.endpoint, options)
         )
-    return await _received(transport, template, _request(template, inputs, options), out)
+    return await _received(transport, template, _request(template, inputs, options), out, options.rows)
 
 
 class OnnxCall(NamedTuple):
-    """What `Client.onnx` was given of a node."""
+    """The node that `Client.onnx` was given."""
 
     op_type: str
     inputs: Sequence[Any]
@@ -142,7 +149,7 @@ async def compute_onnx(
     transport: Transport | ManyServers, asked: OnnxCall, out: Outputs, options: RequestOptions,
     regions: RegionPool | None = None,
 ) -> Result[Any]:  # fmt: skip
-    """Run an ONNX operator. What only the package onnx knows of it, the server is asked where the package is missing.
+    """Run an ONNX operator. Where the package onnx is needed and not installed, the server is asked instead.
 
     Raises:
         InvalidParameter, InvalidDescriptor, UnknownOperator: an argument is wrong, or the node breaks a rule.
@@ -197,7 +204,7 @@ async def compute_graph(
     if isinstance(graph, StoredGraph):
         return await compute_stored(transport, graph, inputs, out, options)
     sent = graph_request(graph, inputs)
-    result = await _received(transport, sent.template, _graph_request(sent, options), out)
+    result = await _received(transport, sent.template, _graph_request(sent, options), out, options.rows)
     return dict(result.arrays)
 
 
@@ -300,15 +307,22 @@ def stream_graph(
 
     sent = graph_request(graph, inputs)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return _blocks(transport, _graph_request(sent, options), sent.template, block_bytes, named=True)
+    template, rows = _wanted(sent.template, options.rows)
+    return _blocks(transport, _graph_request(sent, options), template, rows, block_bytes, named=True)
+
+
+def _wanted(template: RequestTemplate, rows: slice | None) -> tuple[RequestTemplate, OutputRows | None]:
+    """The template with the outputs that are received, and the rows of the only one; None for all of each."""
+    return (template, None) if rows is None else part_template(template, rows)
 
 
 async def _received(
-    transport: Transport | ManyServers, template: RequestTemplate, request: Request, out: Outputs
+    transport: Transport | ManyServers, template: RequestTemplate, request: Request, out: Outputs, wanted: slice | None
 ) -> Result[Any]:
+    template, rows = _wanted(template, wanted)
     memories = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
-    async with await ResumedAnswer.ask(transport, template, request) as answer:
+    async with await ResumedAnswer.ask(transport, template, request, rows=rows) as answer:
         response, metadata = answer.response, answer.metadata
         for slot, memory in zip(template.outputs, memories, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
@@ -352,15 +366,17 @@ def stream(
     """
     template = request_template(operation)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    several = len(template.outputs) > 1
-    return _blocks(transport, _request(template, inputs, options), template, block_bytes, named=several)
+    several, request = len(template.outputs) > 1, _request(template, inputs, options)
+    template, rows = _wanted(template, options.rows)
+    return _blocks(transport, request, template, rows, block_bytes, named=several)
 
 
 async def _blocks(
-    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int, *, named: bool
-) -> AsyncGenerator[Any]:
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, rows: OutputRows | None,
+    block_bytes: int, *, named: bool,
+) -> AsyncGenerator[Any]:  # fmt: skip
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
-    async with await ResumedAnswer.ask(transport, template, request, sealed=True) as answer:
+    async with await ResumedAnswer.ask(transport, template, request, sealed=True, rows=rows) as answer:
         for slot in template.outputs:
             for start in range(0, slot.layout.size_in_bytes, block_bytes):
                 # New memory for each block: a caller may keep one while the next comes.
@@ -413,7 +429,7 @@ async def document(transport: Transport | ManyServers, path: str, *segments: str
 
 
 async def health(transport: Transport | ManyServers, path: str) -> bool:
-    """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
+    """Whether a health page answers with success; False without a server, or if it is busy or draining."""
     try:
         async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
             await response.read()

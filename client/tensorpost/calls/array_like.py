@@ -34,18 +34,18 @@ TensorLike: TypeAlias = ArrayLike | HasArrayInterface | HasDlpack
 
 
 def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
-    """The value as an array; an array is returned as it is, and others are copied only where NumPy has to.
+    """Convert a value to an array. An array is returned unchanged; other values are copied only where NumPy must.
 
     Taken are numbers, lists and tuples of numbers, and whatever has `__array__`, `__array_interface__`, `__dlpack__` or
     the buffer protocol. A PyTorch tensor is detached and brought to the CPU, bfloat16 included.
 
     Args:
-        name: what messages call it.
-        value: the array, or what is like one.
-        texts: whether a list may hold texts too, as an array may.
+        name: its name in messages.
+        value: the array, or a value that can be converted to one.
+        texts: whether a list may also hold texts, as an array may.
 
     Raises:
-        InvalidParameter: it is nothing of these, holds no numbers, or has a mask or a palette.
+        InvalidParameter: it is none of these, holds no numbers, or has a mask or a palette.
         ModuleNotFoundError: a bfloat16 tensor without the package `ml_dtypes`.
     """
     if isinstance(value, np.ndarray):
@@ -87,7 +87,7 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
 
 
 def as_array_of(name: str, value: object, row: DataType) -> NDArray[Any]:
-    """The same in a certain type, which lists and numbers take on if they fit it; arrays keep their own.
+    """Convert a value to an array. Lists and numbers get the given type if they fit it; arrays keep their own.
 
     Raises:
         InvalidParameter: whatever `as_array` refuses, or a number that does not fit the type.

@@ -42,7 +42,7 @@ _UNMASKED = "receive into the elements under it: out.data"
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """What the requests of an operation have in common, worked out once.
+    """What all requests of an operation have in common, computed once.
 
     Attributes:
         name: the operation's name, for messages.
@@ -169,7 +169,7 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
     looks_logical = array.shape == sizes and array.nbytes != total
     if array.ndim != 1 or not array.flags.c_contiguous or looks_logical:
         raise InvalidParameter(
-            f"{name} has strides or padding, so it wants its buffer: a one-dimensional contiguous array of {total} "
+            f"{name} has strides or padding, so pass its buffer: a one-dimensional contiguous array of {total} "
             f"bytes, not {array.dtype.name} of shape {array.shape}; buffer_of(x) of the tensor's BufferTensorDesc lays "
             "elements out"
         )
@@ -219,7 +219,7 @@ def check_out(slots: tuple[Slot, ...], out: Outputs) -> tuple[NDArray[Any] | Non
         right = len(arrays) == len(slots)
     if not right:
         names = ", ".join(slot.name for slot in slots)
-        raise InvalidParameter(f"out must be for the outputs {names}: an array each, in this order or by name")
+        raise InvalidParameter(f"out must have an array for each of the outputs {names}, in this order or by name")
     for slot, array in zip(slots, arrays, strict=True):
         if array is not None:
             _check_memory(slot, array, "out" if len(slots) == 1 else f"out for {slot.name}")
@@ -256,7 +256,7 @@ _MOST_TILED_DIMENSIONS = facts_of("TILE").rows("InputTensor")[-1].dimension_coun
 
 
 class TileCall(NamedTuple):
-    """What `tile` sends.
+    """The request of `tile`.
 
     Attributes:
         operation: DML_OPERATOR_TILE, or ONNX Tile for a type or a shape that it has not.
@@ -282,7 +282,8 @@ def tile_call(x: object, repeats: object, out: Any = None, *, directml: bool = F
         directml: whether it must be DML_OPERATOR_TILE, for its feature levels.
 
     Raises:
-        InvalidParameter: no array, repeats in no order, or DirectML's Tile is asked for and has no such type.
+        InvalidParameter: x is not an array, repeats are malformed, or DirectML's Tile was requested and does not take
+        the type.
         InvalidDescriptor: a repeat is not a whole number of at least 1, or x is empty.
     """
     array = as_array("x", x)
@@ -342,8 +343,8 @@ def onnx_node(
     """The node of a call with inputs by position or name, and the arrays that travel as its tensors.
 
     Raises:
-        InvalidParameter: more inputs than the operator has, one of them twice, all of them in one list, something else
-            than an array for a tensor, or a number that does not fit the element type of the arrays beside it.
+        InvalidParameter: more inputs than the operator has, an input given twice, all inputs in one list, a tensor that
+        is not an array, or a number that does not fit the element type of the other arrays.
         UnknownOperator: no such operator.
         InvalidDescriptor: the node breaks a rule of ONNX.
     """
@@ -414,7 +415,7 @@ def _numbers_as_arrays(slots: Sequence[OnnxInput], values: Sequence[Any]) -> lis
 def resample_arrays(
     x: Any, out: NDArray[Any] | None, **arguments: Any
 ) -> tuple[Resampling, NDArray[Any], NDArray[Any] | None]:
-    """What `resample` sends: the resampling, and the arrays in the operation's shapes.
+    """The request of `resample`: the resampling, and the arrays in the operation's shapes.
 
     Raises:
         InvalidParameter: whatever `resampling` refuses; x is not an array or has a mask; or `out` has another shape

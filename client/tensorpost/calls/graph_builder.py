@@ -60,7 +60,7 @@ class _BuiltNode:
 
 @dataclass(eq=False, slots=True)
 class GraphTensor(TensorOfGraph):
-    """A tensor of a `GraphBuilder`: an input, a constant, or what a node makes.
+    """A tensor of a `GraphBuilder`: an input, a constant, or the result of a node.
 
     It has NumPy's operators (`+ - * / @ -x x[1:]`) and the methods `astype`, `reshape`, `transpose`, `clip`, `sum`,
     `mean`, `max` and `min`; everything else is a method of the builder. Each adds a node to the graph.
@@ -106,13 +106,13 @@ class GraphTensor(TensorOfGraph):
         )
 
     def named(self, name: str) -> GraphTensor:
-        """The same tensor, whose node has another name.
+        """The same tensor, after renaming the node that makes it.
 
         Raises:
             InvalidParameter: the name is taken, or the tensor is an input or a constant.
         """
         if self.node is None:
-            raise InvalidParameter(f"{self.name!r} is made by no node, and has its name already")
+            raise InvalidParameter(f"{self.name!r} is an input or a constant, and its name cannot be changed")
         self.builder.rename(self.node, name)
         return self
 
@@ -210,8 +210,8 @@ class GraphBuilder(NumpyCalls):
 
     It has the methods that `Client` has in NumPy's words (`astype`, `add`, `transpose`, `concatenate`, `sum`, ...),
     `tile` and `resample`, `onnx` for every ONNX operator, and `directml` for every DirectML operator. Arrays and
-    numbers beside tensors become constants. A node that breaks a rule is refused in its line, unless the sizes of the
-    graph's inputs are names and the rule depends on them; then `run_graph` refuses it.
+    numbers beside tensors become constants. A node that breaks a rule is refused when it is added, unless the rule
+    depends on sizes that are names; then `run_graph` refuses it.
 
     Examples:
         >>> g = GraphBuilder()
@@ -476,17 +476,20 @@ class GraphBuilder(NumpyCalls):
         """The document of the graph, for `run_graph`, `json.dump` and `POST /v1/graphs`.
 
         Args:
-            outputs: the tensors that come back, by the names that they have there. What none of them needs is left out.
+            outputs: the tensors that come back, by the names that they have there. Nodes that none of them needs are
+                left out.
 
         Raises:
-            InvalidParameter: there is no output, or one is no node's tensor of this graph.
+            InvalidParameter: there is no output, or an output is not the result of a node of this graph.
         """
         if not outputs:
             raise InvalidParameter("a graph needs an output, as in build(image=y)")
         reached: dict[int, GraphTensor | _BuiltNode] = {}
         for name, tensor in outputs.items():
             if not isinstance(cast("object", tensor), GraphTensor) or tensor.builder is not self or tensor.node is None:
-                raise InvalidParameter(f"the output {name!r} must be what a node of this graph makes, not {tensor!r}")
+                raise InvalidParameter(
+                    f"the output {name!r} must be the result of a node of this graph, not {tensor!r}"
+                )
             self._reach(tensor, reached)
         kept = {id(each) for each in reached.values()}
         document: dict[str, Any] = {
@@ -532,7 +535,9 @@ class GraphBuilder(NumpyCalls):
         if not isinstance(name, str) or not name or "." in name or len(name) > LONGEST_NAME:
             raise InvalidParameter(f"the name {name!r} must have 1 to {LONGEST_NAME} characters and no dot")
         if name in self._inputs or name in self._constants or name in self._nodes:
-            raise InvalidParameter(f"{name!r} is the name of two in this graph; each needs a name of its own")
+            raise InvalidParameter(
+                f"the name {name!r} is used twice in this graph; each input, constant and node needs its own name"
+            )
 
     def _free_name(self, stem: str) -> str:
         taken = {*self._inputs, *self._constants, *self._nodes}
@@ -560,7 +565,7 @@ def _row(what: str, dtype: DTypeLike) -> DataType:
         return data_type(np.dtype(dtype))
     except (KeyError, TypeError):
         raise InvalidParameter(
-            f"{what} is {dtype!r}, and graphs compute numbers and booleans, as in np.float32"
+            f"{what} is {dtype!r}; graphs compute numbers and booleans, for instance np.float32"
         ) from None
 
 

@@ -31,7 +31,7 @@ GraphDocument: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | StoredGr
 InputValue: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[str]
 """An array, or what NumPy can make one of; the path of a picture or of an npy file; or the bytes of a picture."""
 GraphInputs: TypeAlias = Mapping[str, InputValue]
-"""What the inputs of a graph are, by their names."""
+"""The inputs of a graph by name."""
 
 _MOST_QUERY_BYTES = (
     32 * 1024
@@ -153,7 +153,7 @@ def graph_document(graph: GraphDocument) -> Mapping[str, Any]:
     """The document of a graph.
 
     Raises:
-        InvalidParameter: this is no graph, and no path of one.
+        InvalidParameter: this is neither a graph nor the path of one.
         OSError, InvalidJson: the file cannot be read.
     """
     if isinstance(graph, StoredGraph):
@@ -183,7 +183,7 @@ def to_dml_graph(graph: GraphDocument, inputs: GraphInputs | None = None) -> dic
 
     Args:
         graph: the graph in either wording, or the path of a JSON file with it.
-        inputs: what its inputs are, as in `run_graph`, if sizes of it are names.
+        inputs: its inputs, as in `run_graph`; needed if sizes in the graph are names.
 
     Examples:
         >>> graph = {
@@ -228,7 +228,7 @@ def from_dml_graph(graph: GraphDocument) -> dict[str, Any]:
 
 
 def read_for(graph: GraphDocument, inputs: GraphInputs | None, level: FeatureLevel = NEWEST) -> Graph:
-    """The graph for some inputs, or for those that it declares; default level the newest."""
+    """Read a graph for given inputs, or for those that it declares; the default level is the newest."""
     document = graph_document(graph)
     if inputs is None:
         return read_graph(document, None, level=level)

@@ -33,7 +33,7 @@ Axes = int | Sequence[int] | None
 
 
 class CallOptions(TypedDict, total=False):
-    """What every call takes beside its own arguments, as in `Client.run`."""
+    """The options of every call in addition to its own arguments, as in `Client.run`."""
 
     out: Outputs
     backend: str | None
@@ -42,7 +42,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class TensorOfGraph(ABC):
-    """Base of what stands for an array that is not there yet: the tensors of `GraphBuilder`."""
+    """Base of values that represent arrays which are computed later: the tensors of `GraphBuilder`."""
 
     @property
     @abstractmethod
@@ -98,7 +98,7 @@ class NumpyCalls:
     # ---- element by element ------------------------------------------------------------------------------------------
 
     def astype(self, x: ArrayLike, dtype: DTypeLike, **options: Unpack[CallOptions]) -> Any:
-        """Elements converted as `numpy.astype` does; what no integer holds becomes the nearest one, and NaN 0."""
+        """Elements converted as `numpy.astype` does; integers saturate, and NaN becomes 0."""
         return self._node("Cast", [_array(x)], options, to=data_type(np.dtype(dtype)).onnx_code)
 
     def add(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
@@ -114,7 +114,7 @@ class NumpyCalls:
         return self._node("Mul", _promoted(x1=x1, x2=x2), options)
 
     def divide(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """Quotient of two arrays, as `numpy.divide`; that of integers is float64."""
+        """Quotient of two arrays, as `numpy.divide`; integers give float64."""
         return self._node("Div", [_floating(x) for x in _promoted(x1=x1, x2=x2)], options)
 
     def where(self, condition: ArrayLike, x: ArrayLike, y: ArrayLike, **options: Unpack[CallOptions]) -> Any:
@@ -229,15 +229,15 @@ class NumpyCalls:
     # ---- along axes --------------------------------------------------------------------------------------------------
 
     def sum(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """Sum along axes, as `numpy.sum`; that of integers and truth values has 64 bits."""
+        """Sum along axes, as `numpy.sum`; integers and booleans are summed in 64 bits."""
         return self._reduce("ReduceSum", _wide(_array(x)), axis, keepdims, options)
 
     def prod(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """Product along axes, as `numpy.prod`; that of integers and truth values has 64 bits."""
+        """Product along axes, as `numpy.prod`; integers and booleans are multiplied in 64 bits."""
         return self._reduce("ReduceProd", _wide(_array(x)), axis, keepdims, options)
 
     def mean(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """Mean along axes, as `numpy.mean`; that of integers is float64."""
+        """Mean along axes, as `numpy.mean`; integers give float64."""
         return self._reduce("ReduceMean", _floating(_array(x)), axis, keepdims, options)
 
     def max(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
@@ -271,7 +271,7 @@ class NumpyCalls:
         return self._node(op_type, [x], options, axis=axis, keepdims=int(keepdims))
 
     def cumsum(self, x: ArrayLike, axis: int | None = None, **options: Unpack[CallOptions]) -> Any:
-        """Running sum along an axis, as `numpy.cumsum`; that of integers and truth values has 64 bits."""
+        """Running sum along an axis, as `numpy.cumsum`; integers and booleans are summed in 64 bits."""
         array = _wide(_array(x))
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
         return self._node("CumSum", [array, axis], options)
@@ -279,11 +279,11 @@ class NumpyCalls:
     def topk(
         self, x: ArrayLike, k: int, axis: int = -1, *, largest: bool = True, **options: Unpack[CallOptions]
     ) -> Any:
-        """The k largest or smallest elements along an axis in order, and where they are: a tuple of two arrays."""
+        """The k largest or smallest elements along an axis in order, and their indices: a tuple of two arrays."""
         return self._node("TopK", [_array(x), [k]], options, axis=axis, largest=int(largest))
 
     def softmax(self, x: ArrayLike, axis: int = -1, **options: Unpack[CallOptions]) -> Any:
-        """`exp(x) / sum(exp(x))` along an axis, as `scipy.special.softmax`: integers as float64."""
+        """`exp(x) / sum(exp(x))` along an axis, as `scipy.special.softmax`; integers give float64."""
         return self._node("Softmax", [_floating(_array(x))], options, axis=axis)
 
     def matmul(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:

@@ -28,7 +28,7 @@ _INPUT = "photo"
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """What is made of each photograph.
+    """How each photograph is processed.
 
     Attributes:
         size: rows and columns of the result of the resize; with `crop`, the first is the length of the shorter side.
@@ -116,7 +116,7 @@ def _per_channel(name: str, value: object, default: float) -> tuple[float, ...]:
         )
     found = tuple([real_number(f"{name}[{place}]", number) for place, number in enumerate(numbers)])
     if name == "std" and 0 in found:
-        raise InvalidParameter("std has a 0, by which nothing can be divided")
+        raise InvalidParameter("std has a 0; pixels are divided by it, so every entry must be other than 0")
     return found
 
 
@@ -138,7 +138,7 @@ async def preprocess(
 ) -> NDArray[Any]:
     """The batch of the photographs; see `Client.preprocess`."""
     if isinstance(files, (str, bytes, os.PathLike)):
-        raise InvalidParameter(f"files is {shown(files)}; it must be a list of photographs, also of one")
+        raise InvalidParameter(f"files is {shown(files)}; it must be a list of photographs, even for a single one")
     photos: Sequence[InputValue] = [*files]
     whole_number("in_flight", in_flight, 1)
     batch = np.empty((len(photos), *how.shape), how.dtype)

@@ -6,11 +6,11 @@ Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. 
   This is RESAMPLE's own rule, and that of ONNX Resize-19 with `half_pixel` and `round_prefer_ceil`.
 * DirectML's Scale is a 32-bit float, which cannot hold 0.7. A scale is therefore read as the simplest fraction that
   has the same 32-bit float: 0.7 is 7/10, so 10 elements become 7, and 0.1 of 100 elements is the same as sizes of 10.
-  (ONNX takes the float32 at its word, so that its Resize makes 6 elements of those 10.)
+  (ONNX uses the exact value of the float32, so its Resize makes 6 elements of those 10.)
 * Nearest picks the element that exact arithmetic picks. A float32 quotient can fall just short of a whole number that
   exact arithmetic meets, and floor then gives the neighbour. Every index is compared; on an axis where one differs,
-  InputPixelOffset moves x by half the distance between two possible coordinates, which changes no exact result and
-  leaves rounding errors no whole number to cross.
+  InputPixelOffset moves x by half the distance between two possible coordinates, which changes no exact result, and
+  keeps rounding errors from crossing a whole number.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _NO_DESCRIPTOR = (
 class Resampling:
     """A resample that can be run, and the shapes around it.
 
-    More than 4 dimensions are more than DirectML takes, so neighbours that are not resized are merged into one. The
-    elements stay where they are: `x.reshape(sent_shape)` goes in, and what comes out is reshaped to `output_shape`. Up
+    DirectML takes at most 4 dimensions, so adjacent dimensions that are not resized are merged into one. The order of
+    the elements does not change: send `x.reshape(sent_shape)`, and reshape the result to `output_shape`. Up
     to 4 dimensions, and with the filter of Pillow, these reshapes change nothing.
 
     Attributes:
@@ -75,8 +75,8 @@ class Resampling:
         output_shape: the result's shape, with as many dimensions.
         misses: output indices, added up over the axes, at which nearest picks the neighbour of the right element,
             since float32 cannot hold the coordinate well enough. Always 0 for linear. For nearest it can be above 0
-            only where an axis has thousands of elements and its ratio is not a simple fraction (an axis beyond 2^24
-            counts whole, unread); ONNX Resize is exact there too.
+            only where an axis has thousands of elements and its ratio is not a simple fraction (of an axis longer than
+            2^24, every index counts, without a comparison); ONNX Resize is exact there too.
     """
 
     operation: dml.Resample2OperatorDesc | dml.Resample3OperatorDesc | OnnxNode
@@ -156,7 +156,8 @@ def resampling(
 ) -> Resampling:
     """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
 
-    What is sent is RESAMPLE2, but for `antialias`. There every resized axis has OutputPixelOffset -0.5 and, for linear,
+    The operation is RESAMPLE2, except with `antialias`. There every resized axis has OutputPixelOffset -0.5 and, for
+    linear,
     InputPixelOffset 0.5. For nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up;
     it is lowered by half an input pixel or less on an axis where float32 would otherwise miss an element (see the
     module). Every other axis has Scale 1 and offsets 0.5 and -0.5.
@@ -167,8 +168,9 @@ def resampling(
         sizes: elements of the result along each of `axes`; Scale is then result size / input size.
         scales: factors along each of `axes`, larger than 0; the result has floor(size * scale) elements, and Scale is
             the factor itself. Exactly one of `sizes` and `scales` is given. See the module for how a scale is read.
-        axes: the axes that `sizes` or `scales` speak of, negative ones counted from the end; all others are left alone.
-            None means every axis, in order. A single number for `sizes` or `scales` holds for each of `axes`, which
+        axes: the axes that `sizes` or `scales` refer to, negative ones counted from the end; all others keep their
+            sizes.
+            None means every axis, in order. A single number for `sizes` or `scales` applies to each of `axes`, which
             must then be given: rows and columns are `(-2, -1)` of N, C, H, W and `(0, 1)` of H, W, C.
         mode: `linear` (int8 and uint8 results are truncated toward zero), or `nearest`, which copies bit for bit.
         antialias: filter while shrinking; linear only. True is the filter of Pillow (`BILINEAR`) and PyTorch
@@ -344,7 +346,7 @@ def _ratios(shape: Sequence[int], sizes: object, scales: object, axes: object) -
             ratio = simplest_ratio(real_number(place, entry), place)
             output = math.floor(size * ratio)
             if output < 1:
-                message = f" is {float(ratio):g}, which leaves nothing of the {size} elements of axis {axis}"
+                message = f" is {float(ratio):g}, which leaves none of the {size} elements of axis {axis}"
                 raise InvalidParameter(place + message)
             ratios[axis] = output, ratio
     return ratios

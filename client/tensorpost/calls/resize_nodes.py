@@ -36,7 +36,8 @@ def resize_node(tensor: OnnxTensor, axes: Sequence[ResizeAxis], **attributes: An
 def resize_nodes(tensor: OnnxTensor, axes: Sequence[ResizeAxis], **attributes: Any) -> Iterator[OnnxNode]:
     """ONNX Resize with these axes: by sizes wherever the scale follows from them, otherwise by scales.
 
-    ONNX takes a float32 scale at its word, so that one a little below 7/10 makes 6 of 10 elements. The next float32
+    ONNX uses the exact value of a float32 scale, so a scale a little below 7/10 makes 6 of 10 elements. The next
+    float32
     below and above are tried too; what has another size is left out.
     """
     wanted = tuple(axis.output_length for axis in axes)

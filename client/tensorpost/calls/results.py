@@ -50,7 +50,7 @@ class ServerTiming(Mapping[str, float]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result(Generic[Scalar_co]):
-    """The output tensors of a call and how they came about.
+    """The output tensors of a call and how they were computed.
 
     Attributes:
         arrays: the outputs by name, in the descriptor's order.
@@ -74,7 +74,9 @@ class Result(Generic[Scalar_co]):
             InvalidParameter: there are several.
         """
         if len(self.arrays) != 1:
-            raise InvalidParameter(f"there are the outputs {', '.join(self.arrays)}; take them from `arrays` by name")
+            raise InvalidParameter(
+                f"there are several outputs: {', '.join(self.arrays)}; take them from `arrays` by name"
+            )
         return next(iter(self.arrays.values()))
 
     def _repr_html_(self) -> str:
@@ -113,7 +115,8 @@ class Validation:
         output_bytes: bytes of all output tensors together.
         document: the whole answer.
         filled_in: the fields that an operator document left out and the server completed, by DirectML's names, as
-            `("OutputTensor", "Scales")`; empty for ONNX nodes and graphs.
+            `("OutputTensor", "Scales")`; those of a graph with the names of its nodes, as `("small.Scales",)`; empty
+            for ONNX nodes.
     """
 
     operator: dml.OperatorDesc | OnnxNode | None
@@ -137,8 +140,8 @@ class Validation:
         """Read the answer to a validation.
 
         Raises:
-            UnsupportedAtLevel, InvalidDescriptor: the answer is that it is one of these.
-            KeyError, TypeError, AttributeError, InvalidParameter: it is not such an answer.
+            UnsupportedAtLevel, InvalidDescriptor: the server's verdict, if it is one of these.
+            KeyError, TypeError, AttributeError, InvalidParameter: it is not the answer to a validation.
         """
         lowest = said["lowest_feature_level"]
         if not said["valid"]:
@@ -189,7 +192,7 @@ class StoredGraph:
         outputs: the names of its outputs.
         digest: `sha256:` and the SHA-256 of what was stored.
         size_in_bytes: the memory that it takes on the server.
-        idle_seconds: how long nobody had called it when the server was asked.
+        idle_seconds: seconds since its last call, at the time when the server was asked.
     """
 
     name: str
@@ -205,7 +208,7 @@ class StoredGraph:
         """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
 
         Args:
-            inputs: what its inputs are, by their names, or what the only one is; see `Client.run_stored`.
+            inputs: its inputs by name, or its only input; see `Client.run_stored`.
             backend: see `Client.run`.
             device: see `Client.run`.
         """

@@ -24,7 +24,6 @@ from .caller_arrays import RequestTemplate, wire_form
 
 if TYPE_CHECKING:
     from ..values.datatypes import DataType
-    from ..values.operation import Slot
 
 RESUMED_BYTES = 16 << 20
 """The smallest output that is resumed; a smaller one is as soon asked for again as a whole."""
@@ -38,7 +37,7 @@ _ALTERED = {
         "the inputs have changed since the call began; leave them as they are until the last byte has arrived, or call "
         "again"
     ),
-    "backend": "another backend would compute the rest, with other last digits; call again",
+    "backend": "another backend would compute the rest, and its results may differ in the last digits; call again",
 }
 
 
@@ -51,10 +50,10 @@ class ResumedAnswer:
     """
 
     def __init__(
-        self, transport: Transport | ManyServers, template: RequestTemplate, request: Request, deadline: Deadline,
+        self, transport: Transport | ManyServers, rows: OutputRows | None, request: Request, deadline: Deadline,
         response: Response,
     ) -> None:  # fmt: skip
-        self._transport, self._template, self._request, self._deadline = transport, template, request, deadline
+        self._transport, self._rows, self._request, self._deadline = transport, rows, request, deadline
         self.response, self.metadata = response, dict[str, str]()
         self._received, self._resumed_at = 0, -1
         self._digest: RequestDigest | None = None
@@ -62,7 +61,7 @@ class ResumedAnswer:
     @classmethod
     async def ask(
         cls, transport: Transport | ManyServers, template: RequestTemplate, request: Request, *, sealed: bool = False,
-        digest: RequestDigest | None = None,
+        digest: RequestDigest | None = None, rows: OutputRows | None = None,
     ) -> Self:  # fmt: skip
         """Send the request of a call and read the head of its answer.
 
@@ -73,17 +72,19 @@ class ResumedAnswer:
             sealed: take the digest of the inputs at once, since the caller may change them before the last byte has
                 arrived; else they are read when the connection breaks.
             digest: this digest, if it is there already.
+            rows: the rows of the output that are asked for, which the template has as its output; None for all.
 
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        if digest is None and sealed and transport.retries and _resumable(template) is not None:
+        resumed = _resumable(template, rows)
+        if digest is None and sealed and transport.retries and resumed is not None:
             digest = RequestDigest(request)
         deadline = transport.deadline()
         if request.report is not None:
             request.report = _WholeProgress(request.report)
         try:
-            answer = cls(transport, template, request, deadline, await transport.ask(request, deadline=deadline))
+            answer = cls(transport, resumed, request, deadline, await transport.ask(request, deadline=deadline))
             answer._digest = digest
             await answer._enter([wire_form(slot) for slot in template.outputs])
             if digest is not None:
@@ -114,11 +115,13 @@ class ResumedAnswer:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         (slot,), deadline = template.outputs, transport.deadline()
-        rows = OutputRows.of(slot.layout, begin // OutputRows.of(slot.layout).row_bytes)
+        whole = OutputRows.of(slot.layout)
+        rows = whole.after(begin)
         if request.report is not None:
             request.report = _WholeProgress(request.report, slot.layout.size_in_bytes)
-        asked = _request_of_rows(request, rows, str(digest.value), backend)
-        answer = cls(transport, template, request, deadline, await transport.ask(asked, deadline=deadline))
+        asked = _request_of_rows(request, rows, rows.begin_byte, str(digest.value), backend)
+        resumed = _resumable(template, whole)
+        answer = cls(transport, resumed, request, deadline, await transport.ask(asked, deadline=deadline))
         answer._digest, answer._received = digest, begin
         await answer._enter([(slot.layout.data_type, rows.layout.sizes)])
         await answer._skip(begin - rows.begin_byte)
@@ -174,13 +177,13 @@ class ResumedAnswer:
             IncompleteBody: this call cannot be resumed, or nothing more came for too long.
             CallChanged: the rest would be of another answer.
         """
-        slot = _resumable(self._template)
-        if slot is None or not self._transport.retries or "backend" not in self.metadata:
+        whole = self._rows
+        if whole is None or not self._transport.retries or "backend" not in self.metadata:
             raise broken
         await self.response.__aexit__(type(broken), broken, None)
-        layout, until, wait = slot.layout, time.monotonic() + _PATIENCE_SECONDS, _FIRST_WAIT_SECONDS
-        row_bytes = OutputRows.of(layout).row_bytes
-        rows = OutputRows.of(layout, self._received // row_bytes)
+        until, wait = time.monotonic() + _PATIENCE_SECONDS, _FIRST_WAIT_SECONDS
+        rows = whole.after(self._received)
+        arrived = rows.begin_byte - whole.begin_byte
         if self._resumed_at == self._received:  # a connection that breaks before each first byte is no help
             raise broken
         self._resumed_at = self._received
@@ -189,11 +192,11 @@ class ResumedAnswer:
         await self._digest.done(self._transport)
         if (digest := self._digest.value) is None:
             raise broken
-        request = _request_of_rows(self._request, rows, digest, self.metadata["backend"])
+        request = _request_of_rows(self._request, rows, arrived, digest, self.metadata["backend"])
         while True:
             try:
                 self.response = await self._transport.ask(request, deadline=self._deadline)
-                await self._enter([(layout.data_type, rows.layout.sizes)])
+                await self._enter([(rows.layout.data_type, rows.layout.sizes)])
                 break
             except CallChanged as error:
                 reason = _ALTERED.get(str(error.extra.get("reason")), error.detail)
@@ -206,7 +209,7 @@ class ResumedAnswer:
                     raise broken from error
             await self._transport.runtime.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-        await self._skip(self._received - rows.begin_byte)
+        await self._skip(self._received - arrived)
 
     async def _skip(self, count: int) -> None:
         """Receive bytes that have arrived before: the first part of a row."""
@@ -220,15 +223,15 @@ class ResumedAnswer:
             count -= got
 
 
-def _request_of_rows(sent: Request, rows: OutputRows, digest: str, backend: str) -> Request:
-    """The request for the rows that are missing."""
+def _request_of_rows(sent: Request, rows: OutputRows, arrived: int, digest: str, backend: str) -> Request:
+    """The request for the rows that are missing, after so many bytes of the answer."""
     path, _, query = sent.target.partition("?")
-    chosen = [item for item in query.split("&") if item]
+    chosen = [item for item in query.split("&") if item and not item.startswith("rows=")]
     if not any(item.startswith("backend=") for item in chosen):
         chosen.append(f"backend={backend.partition('+')[0]}")
-    target = f"{path}?{'&'.join([*chosen, f'rows={rows.begin}:'])}"
+    target = f"{path}?{'&'.join([*chosen, f'rows={rows}'])}"
     if isinstance(sent.report, _WholeProgress):
-        sent.report.before = rows.begin_byte
+        sent.report.before = arrived
     return Request(
         sent.method, target, (*sent.fields, ("if-range", answer_tag(digest, backend))), sent.body, sent.report
     )
@@ -259,12 +262,19 @@ class _WholeProgress:
             self._report(Progress(progress.sent, progress.to_send, self._received, self._whole))
 
 
-def _resumable(template: RequestTemplate) -> Slot | None:
-    """The only output of an operation, if it is one that is resumed."""
+def _resumable(template: RequestTemplate, rows: OutputRows | None) -> OutputRows | None:
+    """The rows of an answer, if it is one that is resumed: one packed output that is large enough.
+
+    Args:
+        template: the requests of the operation.
+        rows: the rows that are asked for; None for all of the output.
+    """
     if len(template.outputs) != 1:
         return None
-    (slot,) = template.outputs
-    return slot if slot.layout.packed and slot.layout.size_in_bytes >= RESUMED_BYTES else None
+    layout = template.outputs[0].layout
+    if not layout.packed or layout.size_in_bytes < RESUMED_BYTES:
+        return None
+    return rows or OutputRows.of(layout)
 
 
 class RequestDigest:

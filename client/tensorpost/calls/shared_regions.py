@@ -49,7 +49,7 @@ class OwnRegion:
         except (OSError, ValueError) as error:
             self.unlink()
             raise InvalidParameter(
-                f"there is no shared memory of {size:,} bytes here ({error}); free {_FOLDER}"
+                f"{size:,} bytes of shared memory cannot be allocated ({error}); free {_FOLDER}"
             ) from None
         finally:
             os.close(descriptor)
@@ -87,7 +87,7 @@ class RegionPool:
 
     def __init__(self) -> None:
         if not _FOLDER.is_dir():
-            raise InvalidParameter(f"shared_memory=True needs {_FOLDER}, which this system has not; leave it out")
+            raise InvalidParameter(f"shared_memory=True needs {_FOLDER}, which this system does not have; leave it out")
         self._idle: list[OwnRegion] = []
         self._lock = threading.Lock()
         self._process = os.getpid()

@@ -56,7 +56,9 @@ def store_request(
     content = _model_bytes(graph)
     if content is not None:
         if weights:
-            raise InvalidParameter("weights go with a graph's document; those of a model are its initializers")
+            raise InvalidParameter(
+                "weights may only be given with a graph's document; the weights of an ONNX model are its initializers"
+            )
         return GraphBody(MODEL_MEDIA_TYPE, [memoryview(content)])
     document = graph_document(cast("GraphDocument", graph))
     try:

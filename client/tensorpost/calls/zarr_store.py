@@ -209,7 +209,7 @@ def _not_continued(part: Path, backend: str, error: CallChanged) -> CallChanged:
         wanted = backend.partition("+")[0]
         message = f"{part} was computed by {backend}, and the rest would be by another backend; choose {wanted}"
     else:
-        message = f"{part} is a part of the result of another call, says the server; repeat that call"
+        message = f"{part} belongs to another call, as the server reports; repeat that call"
     return CallChanged(f"{message}, or remove {part} to begin again", extra=error.extra, request_id=error.request_id)
 
 

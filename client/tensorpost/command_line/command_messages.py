@@ -57,6 +57,9 @@ def picture_notes(sources: Sequence[tuple[str, Source]], advice: str, *, of_list
         raise
 
 
+ROWS_WORDS = {"rows": "--rows"}
+
+
 @contextmanager
 def option_words(words: Mapping[str, str]) -> Generator[None]:
     """Name options in a refusal: `axes[1]` becomes `entry 2 of --axes`, `x` becomes `IN`.

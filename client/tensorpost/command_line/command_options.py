@@ -67,6 +67,14 @@ OutputFile = Annotated[
     str,
     typer.Option("--output", "-o", metavar="OUT", help="File, whose suffix selects the format; - for standard output."),
 ]
+RowsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rows",
+        metavar="BEGIN:END",
+        help="Only these rows of the output, as in 128:256 or 128:; a row is a run of elements along the last axis.",
+    ),
+]
 Attributes = Annotated[
     list[str] | None,
     typer.Option(
@@ -149,6 +157,13 @@ def _tls_of(url: str, cacert: Path | None, cert: Path | None) -> ssl.SSLContext:
         except OSError as error:
             raise typer.BadParameter(f"{path} cannot be read: {error.strerror}", param_hint=option) from None
     return context
+
+
+def rows_of(text: str | None) -> slice | None:
+    """What `--rows` asks for."""
+    from ..bodies.answer_rows import read_rows
+
+    return None if text is None else slice(*usage("--rows", read_rows, text))
 
 
 def usage(option: str, read: Callable[[S], T], text: S) -> T:

@@ -87,13 +87,15 @@ def format_of(path: str) -> str | None:
     """The format a file's name stands for; None for a pipe.
 
     Raises:
-        InvalidParameter: none that is written here.
+        InvalidParameter: it has no suffix of a format that can be written.
     """
     if path == PIPE:
         return None
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise InvalidParameter(f"{path!r} names no format that is written here; end it in {', '.join(FORMATS)}")
+        raise InvalidParameter(
+            f"{path!r} has no suffix of a format that can be written; end it in {', '.join(FORMATS)}"
+        )
     return FORMATS[suffix]
 
 
@@ -257,8 +259,18 @@ def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: st
         raise InvalidParameter(f"{reason}; write {' or '.join(reversed(others))} instead")
 
 
+def check_row_format(file_format: str | None) -> None:
+    """Refuse a format that some rows of an output cannot be written in.
+
+    Raises:
+        InvalidParameter: it is a picture or Zarr.
+    """
+    if file_format not in (None, "npy", SAFETENSORS, "bin"):
+        raise InvalidParameter(f"--rows writes no {file_format}; end -o in .npy or .safetensors")
+
+
 def check_destination(path: str) -> None:
-    """Refuse a place where nothing can be written, before any work is done for it.
+    """Refuse a path that cannot be written, before any work is done.
 
     Raises:
         OSError: its folder does not exist or cannot be written to, or it is a folder or a file that is read-only.

@@ -19,10 +19,12 @@ from .command_options import (
     KeyFile,
     Level,
     Quiet,
+    RowsOption,
     Silence,
     Uds,
     Url,
     client_of,
+    rows_of,
     usage,
 )
 from .terminal import keeping, print_table, progress_bar, size_text
@@ -72,22 +74,24 @@ def run(
     backend: BackendOption = None,
     device: DeviceOption = None,
     level: Level = None,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a graph with inputs from files, and write its outputs; npy, safetensors and Zarr are streamed to disk."""
     from ..calls.graph_calls import graph_document  # operators load when they are named
     from .files import read_array
 
-    graph_of = graph_document(document)
+    graph_of, chosen = graph_document(document), rows_of(rows)
     arrays = {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")}
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        run_to_files(client, graph_of, arrays, dict(named_files(output, "small=small.png")), options, quiet=quiet)
+        targets = dict(named_files(output, "small=small.png"))
+        run_to_files(client, graph_of, arrays, targets, options, quiet=quiet, rows=chosen)
 
 
 def run_to_files(
     client: Client, graph_of: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], targets: Mapping[str, str],
-    options: Mapping[str, Any], *, quiet: bool,
+    options: Mapping[str, Any], *, quiet: bool, rows: slice | None = None,
 ) -> None:  # fmt: skip
     """Run a graph and write its outputs to files.
 
@@ -98,17 +102,22 @@ def run_to_files(
         targets: a file for each output.
         options: keyword arguments of `Client.stream_graph`.
         quiet: whether no progress is shown.
+        rows: only these rows of the only output.
 
     Raises:
-        InvalidParameter: an output has no file, or a file no output; or it cannot hold the output.
+        InvalidParameter: an output has no file, or a file no output; it cannot hold the output; or there are no such
+            rows.
     """
     from ..bodies.images import encode_image
     from ..calls.graph_calls import graph_request  # operators load when they are named
+    from ..calls.output_part import part_template
+    from .command_messages import ROWS_WORDS, option_words
     from .files import (
         SAFETENSORS,
         ZARR,
         check_destination,
         check_picture,
+        check_row_format,
         destination,
         format_of,
         tensor_head,
@@ -116,15 +125,20 @@ def run_to_files(
     )
 
     template = graph_request(graph_of, arrays).template
+    if rows is not None:
+        with option_words(ROWS_WORDS):
+            template, _ = part_template(template, rows)
     slots = {slot.name: slot for slot in template.outputs}
     if targets.keys() != slots.keys():
         raise InvalidParameter(
             f"the graph has the outputs {', '.join(slots)}, and -o names {', '.join(targets)}; name a file for each"
         )
     formats = {name: format_of(path) or "npy" for name, path in targets.items()}
+    if rows is not None:
+        check_row_format(*formats.values())
     is_zarr = ZARR in formats.values()
     if is_zarr and len(targets) != 1:
-        raise InvalidParameter("a Zarr array is the only output of its graph; end each -o in .npy")
+        raise InvalidParameter("Zarr is written for graphs with one output only; end each -o in .npy")
     for name, path in targets.items():
         check_destination(path)
         if formats[name] not in ("npy", SAFETENSORS, ZARR):
@@ -136,7 +150,7 @@ def run_to_files(
             with keeping(path):
                 client.write_zarr(graph_of, arrays, path, progress=progress, **options)
             return
-        blocks = client.stream_graph(graph_of, arrays, progress=progress, **options)
+        blocks = client.stream_graph(graph_of, arrays, progress=progress, rows=rows, **options)
         for name, group in groupby(blocks, lambda block: cast("str", block.output)):
             layout, data = slots[name].layout, (block.data for block in group)
             with destination(targets[name]) as file:

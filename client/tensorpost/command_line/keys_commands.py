@@ -48,7 +48,7 @@ def add(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="New file for it that only you can read, as --api-key-file wants it."),
+        typer.Option(metavar="FILE", help="New file for it that only you can read, as --api-key-file requires."),
     ] = None,
 ) -> None:
     """Make a key and print it once; the file holds only its SHA-256. Running servers accept it within a second."""
@@ -62,12 +62,15 @@ def add(
             bytes_per_minute=bytes_per_minute,
         )
         if file is None:
-            typer.echo(f"the key of {name}; it is kept nowhere else and cannot be shown again:", err=True)
+            typer.echo(f"the key of {name}; it is not stored anywhere else and cannot be shown again:", err=True)
             typer.echo(key)
         else:
             file.write(f"{key}\n")
     if output is not None:
-        typer.echo(f"the key of {name} is in {output}, which only you can read; it is kept nowhere else", err=True)
+        typer.echo(
+            f"the key of {name} is in {output}, which only you can read; it is not stored anywhere else",
+            err=True,
+        )
 
 
 @contextmanager

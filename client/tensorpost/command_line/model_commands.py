@@ -15,11 +15,13 @@ from .command_options import (
     DeviceOption,
     KeyFile,
     Quiet,
+    RowsOption,
     Silence,
     Uds,
     Url,
     client_of,
     counts_of,
+    rows_of,
     usage,
 )
 from .graph_commands import TextFile, named_files, print_nodes, run_to_files, show_graph
@@ -68,18 +70,19 @@ def run(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: ModelBackend = None,
     device: DeviceOption = None,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a model with inputs from files, and write the outputs that are named."""
     from ..calls.model_calls import model_call  # operators load when they are named
     from .files import read_array
 
-    targets = dict(named_files(output, "y=y.npy"))
+    targets, chosen = dict(named_files(output, "y=y.npy")), rows_of(rows)
     arrays = {name: read_array(path).array for name, path in named_files(inputs, "x=x.npy")}
     document, sent = model_call(file, arrays, [*targets])
     options: dict[str, Any] = {"backend": backend, "device": device}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        run_to_files(client, document, sent, targets, options, quiet=quiet)
+        run_to_files(client, document, sent, targets, options, quiet=quiet, rows=chosen)
 
 
 @model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")
@@ -90,7 +93,7 @@ def check(file: ModelFile, sizes: SizesByName = None) -> None:
 
 @model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
 def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None) -> None:
-    """Show a model's inputs and outputs, with sizes each node, with -o an SVG picture."""
+    """Show a model's inputs and outputs; with sizes, also each node; with -o, as an SVG picture."""
     from ..calls.model_calls import load_model  # operators load when they are named
     from ..graphs.model_graph import described
 

@@ -26,6 +26,7 @@ from .command_options import (
     Level,
     OutputFile,
     Quiet,
+    RowsOption,
     Silence,
     Uds,
     Url,
@@ -35,6 +36,7 @@ from .command_options import (
     factors_of,
     filter_of,
     mode_named,
+    rows_of,
     size_of,
     usage,
 )
@@ -147,7 +149,7 @@ def tile(
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     read = read_array(source)
-    advice = "--repeats 2,3 lays 2 copies down and 3 across"
+    advice = "--repeats 2,3 makes 2 copies down and 3 across"
     with client, picture_notes([(source, read)], advice):
         if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
             copies = (*copies, 1)
@@ -291,6 +293,7 @@ def run(
     device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run any operator on arrays or pictures. Outputs of any size are streamed to npy, safetensors or Zarr."""
@@ -303,14 +306,14 @@ def run(
             f"tensorpost model run {file[:100]} x=x.npy -o y=y.npy",
             param_hint="OPERATOR",
         )
-    outputs = output or ["-"]
+    outputs, chosen = output or ["-"], rows_of(rows)
     formats = [_output_format(path, raw=True) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
     document_file = file == "-" or file.endswith(".json")
     if document_file:
         if given:
-            raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
+            raise typer.BadParameter("the document contains the attributes; leave --set out", param_hint="--set")
         document = _read_document(file)
         if not isinstance(document, dict):
             raise InvalidParameter("an operator document must be a JSON object")
@@ -319,7 +322,7 @@ def run(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed, rows=chosen)
 
 
 def onnx(
@@ -352,13 +355,14 @@ def onnx(
     backend: BackendOption = None,
     device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    rows: RowsOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run any ONNX operator on arrays or pictures. Attributes and small inputs, such as scales, go into --set."""
     from .command_messages import picture_notes
     from .run_command import InputFiles, attributes_of, compute_outputs, described_node
 
-    outputs = output or ["-"]
+    outputs, chosen = output or ["-"], rows_of(rows)
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
@@ -366,7 +370,7 @@ def onnx(
     with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
-        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, rows=chosen)
 
 
 def validate(
@@ -395,8 +399,8 @@ def validate(
         else client_of(url or DEFAULT_URL, uds, api_key=api_key_file, cacert=cacert, cert=cert)
     )
     document = _read_document(file)
-    if strict and _kind(document) != "operator":
-        raise InvalidParameter("--strict is for operator documents; leave it out for graphs and ONNX nodes")
+    if strict and _kind(document) == "node":
+        raise InvalidParameter("--strict is for fields of DirectML's operators; leave it out for ONNX nodes")
     try:
         if client is None:
             sentence, lowest, filled_in = _judged_offline(document, wanted)
@@ -404,7 +408,7 @@ def validate(
             with client:
                 sentence, lowest, filled_in = _judged_by(client, document, wanted)
         if strict and filled_in:
-            _refuse_filled_in(document, filled_in)
+            _refuse_filled_in(document, filled_in, wanted)
     except InvalidDescriptor as error:
         if not as_json:
             if _kind(document) == "graph" and any(v.code == "input-missing" for v in error.violations):
@@ -461,9 +465,11 @@ def _judged_offline(document: Any, level: FeatureLevel) -> _Judged:
 
     if _kind(document) == "graph":
         from ..graphs.graph_document import read_graph
+        from ..graphs.omitted_fields import omitted_fields
         from .graph_commands import level_sentence
 
-        return *level_sentence(read_graph(document, None, level=level), level), ()
+        graph = read_graph(document, None, level=level)
+        return *level_sentence(graph, level), [name for each in omitted_fields(document, graph) for name in each.names]
     if _kind(document) == "node":
         from ..onnx import OnnxNode
 
@@ -489,10 +495,16 @@ def _judged_by(client: Client, document: Any, level: FeatureLevel) -> _Judged:
     lowest = None if found.lowest_feature_level is None else str(found.lowest_feature_level)
     cost = found.document.get("cost")
     sentence = f"valid at feature level {level} (graph of {len(found.document['nodes'])} nodes; lowest level "
-    return f"{sentence}{lowest or '-'}){'; ' + str(cost['summary']) if cost else ''}", lowest, ()
+    return f"{sentence}{lowest or '-'}){'; ' + str(cost['summary']) if cost else ''}", lowest, found.filled_in
 
 
-def _refuse_filled_in(document: Any, filled_in: Sequence[str]) -> None:
+def _refuse_filled_in(document: Any, filled_in: Sequence[str], level: FeatureLevel) -> None:
+    if _kind(document) == "graph":
+        from ..graphs.graph_document import read_graph
+        from ..graphs.omitted_fields import omitted_fields
+
+        omitted = omitted_fields(document, read_graph(document, None, level=level))
+        raise InvalidDescriptor.of([violation for each in omitted for violation in each.violations])
     from .. import descriptors as dml
     from ..descriptors.documents import left_out, operator_members
 

@@ -1,4 +1,4 @@
-"""The command `operators`: lists operators, or shows all that there is to say of one, without a server."""
+"""The command `operators`: lists operators, or describes one, without a server."""
 
 from __future__ import annotations
 

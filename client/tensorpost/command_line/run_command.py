@@ -15,7 +15,8 @@ from .. import descriptors as dml
 from ..bodies.frame import encode_head
 from ..bodies.images import encode_image
 from ..bodies.strict_json import read_json
-from ..calls.caller_arrays import wire_form
+from ..calls.caller_arrays import request_template, wire_form
+from ..calls.output_part import part_template
 from ..client import Client
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
@@ -23,8 +24,18 @@ from ..onnx.schemas import schema_of
 from ..values.datatypes import data_type
 from ..values.operation import Operation, Slot
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
-from .command_messages import node_words, setting_words
-from .files import SAFETENSORS, ZARR, Source, check_picture, destination, read_arrays, tensor_head, write_blocks
+from .command_messages import ROWS_WORDS, node_words, option_words, setting_words
+from .files import (
+    SAFETENSORS,
+    ZARR,
+    Source,
+    check_picture,
+    check_row_format,
+    destination,
+    read_arrays,
+    tensor_head,
+    write_blocks,
+)
 from .terminal import keeping, progress_bar
 
 _SEVERAL = "several outputs are written as npy files, or into one safetensors file; end each -o in .npy or .safetensors"
@@ -190,13 +201,13 @@ def attributes_of(settings: Sequence[str]) -> dict[str, str]:
     """The attributes of `--set name=value`, as texts.
 
     Raises:
-        InvalidParameter: a setting without an equals sign, or a name that stands there twice.
+        InvalidParameter: a setting without an equals sign, or a name that is set twice.
     """
     attributes: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
-            raise InvalidParameter(f"{setting[:60]!r} sets nothing; write NAME=VALUE, as in axis=1")
+            raise InvalidParameter(f"{setting[:60]!r} has no =; write NAME=VALUE, as in axis=1")
         if name.strip() in attributes:
             raise InvalidParameter(f"{name.strip()[:60]!r} is set twice; separate several values by commas")
         attributes[name.strip()] = value.strip()
@@ -293,13 +304,16 @@ def described_node(
 def compute_outputs(
     client: Client, operation: Operation, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
     formats: Sequence[str | None], options: Mapping[str, Any], *, quiet: bool,
-    packed: bool = False,
+    packed: bool = False, rows: slice | None = None,
 ) -> None:  # fmt: skip
     """Run an operation and write its outputs: npy, safetensors and bytes are streamed, one picture is written whole.
 
     Raises:
-        InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
+        InvalidParameter: whatever `write_outputs` refuses, an output that is not a picture, or rows that there are not.
     """
+    if rows is not None:
+        _compute_rows(client, operation, arrays, outputs, formats, options, rows, quiet=quiet)
+        return
     if ZARR in formats:
         if len(outputs) != 1 or len(operation.outputs) != 1:
             raise InvalidParameter(_SEVERAL)
@@ -324,6 +338,23 @@ def compute_outputs(
         content = encode_image(client.run(operation, arrays, progress=progress, **options).reshape(shape), picture)
         with destination(outputs[0]) as file:
             file.write(content)
+
+
+def _compute_rows(
+    client: Client, operation: Operation, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
+    formats: Sequence[str | None], options: Mapping[str, Any], rows: slice, *, quiet: bool,
+) -> None:  # fmt: skip
+    """Write some rows of an operation's only output."""
+    with option_words(ROWS_WORDS):
+        template, _ = part_template(request_template(operation), rows)
+    (slot,) = template.outputs
+    if len(outputs) != 1:
+        raise InvalidParameter(f"--rows writes one file, and -o names {len(outputs)}; name one")
+    check_row_format(formats[0])
+    head = b"" if formats[0] == "bin" else tensor_head(formats[0], slot.name, slot.layout.data_type, slot.layout.sizes)
+    total = slot.layout.size_in_bytes + _sent_bytes(arrays)
+    with progress_bar(total, quiet=quiet) as progress, destination(outputs[0]) as file:
+        write_blocks(file, head, client.stream(operation, arrays, progress=progress, rows=rows, **options))
 
 
 def write_outputs(
@@ -400,5 +431,8 @@ def _elements(slot: Slot, blocks: Iterable[memoryview]) -> Iterable[memoryview]:
 
 def total_bytes(operation: Operation, arrays: Arrays) -> int:
     """Bytes that are sent and received, for a progress bar."""
-    received = sum(slot.layout.size_in_bytes for slot in operation.outputs)
-    return received + sum(int(np.asarray(array).nbytes) for array in arrays.values())
+    return _sent_bytes(arrays) + sum(slot.layout.size_in_bytes for slot in operation.outputs)
+
+
+def _sent_bytes(arrays: Arrays) -> int:
+    return sum(int(np.asarray(array).nbytes) for array in arrays.values())

@@ -8,7 +8,19 @@ import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from ..values.problems import InvalidParameter
-from .command_options import BackendOption, CaCert, Cert, DeviceOption, KeyFile, Silence, Uds, Url, client_of
+from .command_options import (
+    BackendOption,
+    CaCert,
+    Cert,
+    DeviceOption,
+    KeyFile,
+    RowsOption,
+    Silence,
+    Uds,
+    Url,
+    client_of,
+    rows_of,
+)
 from .graph_commands import graph, named_files, picture_shape
 from .terminal import print_table, size_text
 
@@ -63,6 +75,7 @@ def call(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     backend: BackendOption = None,
     device: DeviceOption = None,
+    rows: RowsOption = None,
 ) -> None:
     """Call a stored graph with inputs from files, and write its outputs as npy or pictures."""
     import numpy as np
@@ -70,7 +83,7 @@ def call(
     from ..bodies.images import encode_image
     from .files import ZARR, check_destination, check_picture, destination, format_of
 
-    targets = dict(named_files(output, "small=small.png"))
+    targets, chosen = dict(named_files(output, "small=small.png")), rows_of(rows)
     formats = {each: format_of(path) or "npy" for each, path in targets.items()}
     if ZARR in formats.values():
         raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")
@@ -84,7 +97,7 @@ def call(
             raise InvalidParameter(
                 f"the stored graph {name!r} has the outputs {', '.join(stored.outputs)}, and -o names {unknown[0]!r}"
             )
-        found = client.run_stored(stored, sent, backend=backend, device=device)
+        found = client.run_stored(stored, sent, backend=backend, device=device, rows=chosen)
     for each, path in targets.items():
         array = found[each]
         if formats[each] != "npy":

@@ -107,7 +107,7 @@ def keeping(path: str) -> Generator[None]:
         raise
     except BaseException:
         if (part := part_of(path)).exists():
-            typer.echo(f"{part} keeps what has arrived; the same command goes on from there", err=True)
+            typer.echo(f"{part} keeps what has arrived; the same command continues from there", err=True)
         raise
 
 

@@ -75,7 +75,7 @@ class WithFusedActivation(OperatorDesc):
         yield from newer_activations(self, self.fused_activation, level, "FusedActivation")
 
     def fused_rules(self) -> Iterator[Violation]:
-        """What is fused changes nothing on its way in, which DirectML refuses."""
+        """A fused activation has no ScaleBias, which DirectML refuses."""
         scale_bias = getattr(self.fused_activation, "scale_bias", None)
         if scale_bias is not None and (scale_bias.scale, scale_bias.bias) != (1, 0):
             message, found = "a fused operator has no ScaleBias", scale_bias.model_dump(by_alias=True)
@@ -289,7 +289,7 @@ def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:
     fields = {name: item for name, item in cast("Mapping[str, Any]", desc).items() if item is not None}
     given = [name for name in ("InputTensor", "OutputTensor", "input_tensor", "output_tensor") if name in fields]
     if given:
-        message = "must have no tensors of its own, which are those of the operator that it is fused into"
+        message = "must have no tensors of its own; it uses those of the operator that it is fused into"
         raise PydanticCustomError("fused-activation", message, {"expected": f"no {given[0]}"})
     try:
         return cls.completed({**fields, "InputTensor": _PLACEHOLDER})

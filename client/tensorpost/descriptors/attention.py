@@ -154,7 +154,7 @@ class Attention(OperatorDesc):
         if (self.past_key_tensor is None) != (self.past_value_tensor is None):
             path = ("PastKeyTensor" if self.past_value_tensor is None else "PastValueTensor",)
             expected = "PastKeyTensor and PastValueTensor, or neither"
-            yield self.broken("past", path, "the past has keys and values, or neither", None, expected)
+            yield self.broken("past", path, "the past must have both keys and values, or neither", None, expected)
         known = self.letters
         if not known["H"] or not known["K"]:
             return
@@ -273,7 +273,7 @@ class MultiheadAttention1OperatorDesc(Attention):
     mask_type: MaskType = MultiheadAttentionMaskType.NONE
 
     def operator_rules(self) -> Iterator[Violation]:
-        """The heads of queries can be shared out; a buffer of keys has room for the new ones."""
+        """The number of query heads is a multiple of that of keys; a buffer of keys has room for the new ones."""
         yield from super().operator_rules()
         heads, shared = self.query_head_count, self.key_value_head_count
         stacked = self.stacked_query_key_tensor or self.stacked_query_key_value_tensor

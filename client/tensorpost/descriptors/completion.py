@@ -43,7 +43,7 @@ class Output(NamedTuple):
 
 
 class NotGiven(Exception):  # no error: the constructor names what is missing or cannot be read
-    """A field of a document is missing, or cannot be read as what it should be."""
+    """A field of a document is missing, or cannot be read as its type."""
 
 
 class Given:
@@ -61,7 +61,7 @@ class Given:
         self.fields = dict(desc)
 
     def has(self, name: str) -> bool:
-        """Whether the field was given, be it as null."""
+        """Whether the field was given, even as null."""
         return name in self.fields or pascal_case(name) in self.fields
 
     def value(self, name: str) -> Any:
@@ -191,8 +191,8 @@ class CompletedDescriptor(Descriptor):
         """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
 
         Raises:
-            InvalidDescriptor: the given fields break rules. What was filled in is blamed only where nothing else is
-                wrong, for instance an output of more than 2^32 - 1 elements.
+            InvalidDescriptor: the given fields break rules. Violations of fields that were filled in are reported only
+            if nothing else is wrong, for instance an output of more than 2^32 - 1 elements.
         """
         given = Given(desc)
         missing: dict[str, Any] = {}

@@ -65,14 +65,14 @@ class _Blocks(OperatorDesc):
         yield Output("output_tensor", source.data_type, sizes or source.sizes, "the input's in blocks" if sizes else "")
 
     def operator_rules(self) -> Iterator[Violation]:
-        """Four dimensions, which blocks divide without a rest; no blocks of size 0, of which the pages say nothing."""
+        """Four dimensions, which blocks divide without a remainder; a block size of 0 is refused."""
         yield from self.same_type_and_rank()
         sizes, block = self.input_tensor.sizes, self.block_size
         if len(sizes) != 4:
             message = f"{self.operator_type} takes N, C, H, W, not {len(sizes)} dimensions"
             yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
         elif not block or self.moved(sizes, block) is None:
-            message = named("BlockSize") + f" is {block}; {self.divides} without a rest"
+            message = named("BlockSize") + f" is {block}; {self.divides} without a remainder"
             yield self.broken("block-size", ("BlockSize",), message, block, "a divisor, at least 1")
 
 

@@ -53,7 +53,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
 
 
 def operator_meant(name: str) -> str | None:
-    """The operator that a name which none has means most likely: by what other libraries say, then by `nearest`."""
+    """The operator that an unknown name most likely means: by the names of other libraries, then by `nearest`."""
     return _SYNONYMS.get(name.upper()) or nearest(name, operator_types())
 
 
@@ -168,7 +168,7 @@ def fields_filled_in(document: Mapping[str, Any], desc: OperatorDesc) -> list[st
 
 
 def left_out(desc_member: str, fields: Sequence[str], name: str) -> list[Violation]:
-    """What to say of the fields that `fields_filled_in` lists, where nothing may be filled in.
+    """Violations for the fields that `fields_filled_in` lists, where nothing may be filled in.
 
     Args:
         desc_member: the member of the document that has the fields.

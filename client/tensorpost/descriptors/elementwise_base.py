@@ -72,7 +72,7 @@ class Unary(ElementWise):
         yield from super().operator_rules()
         scaled, data_type = self.scale_bias, self.input_tensor.data_type
         if scaled is not None and data_type.bits == 64 and (scaled.scale, scaled.bias) != (1, 0):
-            message = f"{data_type.name} has 64 bits, and DirectML scales no such elements"
+            message = f"{data_type.name} has 64 bits, and DirectML does not scale such elements"
             found = scaled.to_json()
             yield self.broken("scale-bias", ("ScaleBias",), message, found, "null, or a Scale of 1 and a Bias of 0")
 

@@ -1,4 +1,4 @@
-"""Where the names of this package are: a family's module is loaded when one of its names is asked for.
+"""The modules of this package's names: a family's module is loaded when one of its names is used.
 
 Pydantic takes milliseconds to build a class, and there are 177 of them. `families.json` has the names of each module,
 `summaries.json` what each operator does; `python -m tests.support.families` writes both.

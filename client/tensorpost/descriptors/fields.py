@@ -59,8 +59,8 @@ class WholeNumber:
     """Marks a field as one of C's integer types.
 
     Pydantic takes Python's integers without a call into Python, 14 times as fast. NumPy's are converted. Text, booleans
-    and floating-point numbers are refused, whole ones too: a size that was computed in floating point is a mistake
-    often enough.
+    and floating-point numbers are refused, whole ones too: a size that was computed in floating point is often a
+    mistake.
 
     Attributes:
         kind: the C type.
@@ -130,7 +130,7 @@ def _to_scalar(value: object) -> int | float:
 
 
 def to_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
+    """NumPy arrays and any sequence are read like a JSON array; text and bytes are not.
 
     The length is checked first, so that a million wrong entries are one error.
 

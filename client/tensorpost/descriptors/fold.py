@@ -1,7 +1,7 @@
 """Windows of images as columns, and columns summed into images.
 
 Sources: the DML_UNFOLD and DML_FOLD pages; ONNX's Col2Im. The pages ask for equal ranks and pair tensors of 3 and 4
-dimensions: columns have 3, as DirectML wants it, an image as many as it needs. That strides, dilations and windows are
+dimensions: columns have 3, as DirectML requires, an image as many as it needs. That strides, dilations and windows are
 at least 1, and windows lie inside the padded image, is needed by the formula. That strides, dilations and padding are
 at most 65535 is CreateOperator's rule (DirectML 1.15.4); the pages are silent.
 """

@@ -116,7 +116,7 @@ class StridedWindow(OperatorDesc):
                 expected = f"1 to {max(1, length - offset)}"
                 yield self.broken("window", ("InputWindowSizes", axis), message, size, expected)
             elif step == 0:
-                message = "a step of 0 stays where it is"
+                message = "a step must not be 0"
                 yield self.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
             elif count > most:
                 message = f"the steps reach {counted(most, 'element')} of the window, not {count}"

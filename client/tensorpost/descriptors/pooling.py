@@ -2,8 +2,10 @@
 
 Sources: the pages of DML_AVERAGE_POOLING and DML_AVERAGE_POOLING1, DML_MAX_POOLING to DML_MAX_POOLING2, DML_LP_POOLING
 and DML_LP_POOLING1, DML_QUANTIZED_LINEAR_AVERAGE_POOLING, DML_MAX_UNPOOLING, and of the gradients. A dilated window has
-the extent `(WindowSize - 1) * Dilations + 1`, which the pages' formula of sizes forgets. Outputs may be rounded up, as
-ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there. MAX_POOLING_GRAD takes
+the extent `(WindowSize - 1) * Dilations + 1`, which the pages' formula of sizes leaves out. Outputs may be rounded up,
+as
+ONNX Runtime asks for with `ceil_mode`; elements that such windows reach beyond the padding do not count.
+MAX_POOLING_GRAD takes
 sizes rounded down only, as DirectML does.
 """
 
@@ -130,7 +132,7 @@ class Pooling(SlidingWindow):
         yield from self.sizes_are([*source[:2], *sizes], why, self.forward_tensors[1])
         yield from self.sizes_are(target, "those of OutputTensor", "output_indices_tensor")
         if getattr(self, "p", 1) == 0:
-            yield self.broken("zero", ("P",), "must be at least 1, of which the page says nothing", 0, "at least 1")
+            yield self.broken("zero", ("P",), "must be at least 1 (the page does not say so)", 0, "at least 1")
 
 
 class DilatedPooling(Pooling):

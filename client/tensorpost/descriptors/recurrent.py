@@ -244,5 +244,5 @@ class LstmOperatorDesc(Recurrent):
         """A threshold that is used is not negative."""
         yield from super().operator_rules()
         if self.use_clip_threshold and self.clip_threshold < 0:
-            message = named("ClipThreshold") + " is a magnitude"
+            message = named("ClipThreshold") + " must not be negative, since it is a magnitude"
             yield self.broken("clip-threshold", ("ClipThreshold",), message, self.clip_threshold, "0 or above")

@@ -79,7 +79,8 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) <= 1:
                 path = (self.names_of_fields()[name],)
-                yield self.broken("beta", path, named(path[0]) + " is a weight", getattr(self, name), "0 to 1")
+                message = named(path[0]) + " must be from 0 to 1, since it is a weight"
+                yield self.broken("beta", path, message, getattr(self, name), "0 to 1")
 
 
 class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):

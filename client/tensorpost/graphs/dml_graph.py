@@ -349,7 +349,10 @@ class _DmlGraphReader:
             number, place, index = found["FromNodeIndex"], found["FromNodeOutputIndex"], found["GraphOutputIndex"]
             node = self._node_at(number)
             if node.desc is None:
-                message = f"the constant {node.name!r} runs to an output of the graph; an operator must be between"
+                message = (
+                    f"the constant {node.name!r} is connected directly to an output of the graph; put an operator "
+                    "between them"
+                )
                 self._add("graph-edge", (*path, "FromNodeIndex"), message, number, "an operator")
             elif index in self._outputs:
                 message = f"output {index} of the graph has two edges; it has exactly one"
@@ -387,12 +390,12 @@ class _DmlGraphReader:
     # ---- rules of the whole ------------------------------------------------------------------------------------------
 
     def _check_connections(self) -> None:
-        """Every tensor is connected, without a circle, and both ends of an edge have the same size.
+        """Every tensor is connected, without a cycle, and both ends of an edge have the same size.
 
         Only if all structs could be read.
 
         Raises:
-            InvalidDescriptor: the nodes form a circle.
+            InvalidDescriptor: the nodes form a cycle.
         """
         if self._violations:
             return
@@ -417,7 +420,7 @@ class _DmlGraphReader:
                         f"the output {position.name} of {node.name!r} is not connected; remove the node, or read it"
                     )
                     self._add("graph-edge", path, message, None, "an edge from it")
-        self._in_order()  # of a circle, sizes say nothing
+        self._in_order()  # of a cycle, sizes say nothing
         for number, node in enumerate(self._nodes):
             self._check_sizes(cast("_ReadNode", node), ("Nodes", number))
         self._check_owned()
@@ -483,10 +486,10 @@ class _DmlGraphReader:
     # ---- the graph ---------------------------------------------------------------------------------------------------
 
     def graph(self, sent: Mapping[str, Layout] | None) -> Graph:
-        """The graph, once no rule is broken.
+        """The graph; to be called when no rule is broken.
 
         Raises:
-            InvalidDescriptor: its nodes form a circle, or the tensors that arrive are others.
+            InvalidDescriptor: its nodes form a cycle, or other tensors arrive.
         """
         order = self._in_order()
         read: dict[int, BufferTensorDesc] = {}
@@ -556,8 +559,8 @@ class _DmlGraphReader:
                     order.append(reader)
         if len(order) < len(self._nodes):
             left = [self._node_at(number).name for number, count in waiting.items() if count]
-            message = f"nodes read each other in a circle, or read from one: {', '.join(map(repr, left[:16]))}"
-            self._add("graph-circle", ("IntermediateEdges",), message, None, "no circle")
+            message = f"nodes form a cycle, or read from one: {', '.join(map(repr, left[:16]))}"
+            self._add("graph-circle", ("IntermediateEdges",), message, None, "no cycle")
             self.raise_violations()
         return [number for number in order if self._node_at(number).desc is not None]
 

@@ -65,8 +65,8 @@ def read_graph(
         weights: inputs that are constants, since their elements are kept.
 
     Raises:
-        InvalidDescriptor: rules are broken; it lists every violation, each with its node. What follows from a node that
-            is wrong is not looked at.
+        InvalidDescriptor: rules are broken; it lists every violation, each with its node. Nodes that depend on a wrong
+        node are not checked.
     """
     if is_object(document) and is_dml_graph(document):
         return read_dml_graph(document, sent, level=level, most_nodes=most_nodes)
@@ -149,7 +149,7 @@ class _GraphReader:
         value = members.get(name, {})
         if is_object(value):
             return value
-        self._add("document", (name,), f"{name} must be a JSON object, from a name to what it is", value, "an object")
+        self._add("document", (name,), f"{name} must be a JSON object, with an entry for each name", value, "an object")
         return {}
 
     def _accept_name(self, name: str, path: Path) -> bool:
@@ -161,8 +161,8 @@ class _GraphReader:
             self._add("graph-name", path, message, name, "a name, as in resized")
             return False
         if name in self._tensors or name in self._nodes:
-            message = f"{name!r} is the name of two; each needs a name of its own"
-            self._add("graph-name", path, message, name, "a name that is not taken")
+            message = f"the name {name!r} is used twice; each input, constant and node needs its own name"
+            self._add("graph-name", path, message, name, "a name that is not used yet")
             return False
         return True
 
@@ -175,7 +175,9 @@ class _GraphReader:
             members: Mapping[str, Any] = declared if is_object(declared) else {}
             row, sizes = _type_named(members.get("data_type")), members.get("sizes")
             if row is None or not is_list(sizes) or not all(type(size) is int and size >= 0 for size in sizes):
-                message = f"without the tensor {name!r}, its data_type and its sizes must be there, as numbers"
+                message = (
+                    f"the tensor {name!r} is not given, so its data_type and its sizes must be declared, as numbers"
+                )
                 self._add("input-missing", ("inputs", name), message, declared, "data_type and sizes")
                 self._wrong.add(name)
             else:
@@ -195,7 +197,7 @@ class _GraphReader:
             kept = weights.get(name)
             arrived = sent.get(name) if kept is None else kept[0]
             if kept is not None and name in sent:
-                message = f"{name!r} is kept with the graph; do not send it"
+                message = f"{name!r} is stored with the graph; do not send it"
                 self._add("input-unknown", path, message, None, "no tensor")
             if arrived is None:
                 there = ", ".join(map(repr, sent)) or "no tensor"
@@ -245,7 +247,10 @@ class _GraphReader:
             if isinstance(entry, str):
                 first, where = bound.setdefault(entry, (size, name))
                 if first != size:
-                    message = f"{entry!r} is {size} here, and {first} in {where!r}; it is one number in the whole graph"
+                    message = (
+                        f"{entry!r} is {size} here, and {first} in {where!r}; it must be the same number in the "
+                        "whole graph"
+                    )
                     self._add("input-sizes", (*path, axis), message, size, str(first))
             elif type(entry) is not int or entry != size:
                 message = f"axis {axis} of {name!r} has size {entry!r} in the graph, and {size} as it was sent"
@@ -310,7 +315,7 @@ class _GraphReader:
             self._nodes[name] = _NodeText(place, members, [*references(members.get("inputs"))])
 
     def _in_order(self) -> Sequence[str]:
-        """The names of the nodes, each after those that it reads, without those in circles or after them."""
+        """The names of the nodes, each after those that it reads, without those in cycles or after them."""
         readers: dict[str, list[str]] = {name: [] for name in self._nodes}
         waiting: dict[str, int] = {}
         for name, node in self._nodes.items():
@@ -327,12 +332,12 @@ class _GraphReader:
         if len(order) < len(self._nodes):
             circle = self._circle({name for name, count in waiting.items() if count})
             path: Path = ("nodes", self._nodes[circle[0]].place, "inputs")
-            message = f"nodes read each other in a circle: {' <- '.join(circle[:_MOST_NAMES])}"
-            self._add("graph-circle", path, message, None, "no circle")
+            message = f"nodes form a cycle: {' <- '.join(circle[:_MOST_NAMES])}"
+            self._add("graph-circle", path, message, None, "no cycle")
         return order
 
     def _circle(self, names: Collection[str]) -> list[str]:
-        """A circle among nodes that wait for each other."""
+        """A cycle among nodes that wait for each other."""
         at, seen = min(names, key=lambda name: self._nodes[name].place), list[str]()
         while at not in seen:
             seen.append(at)
@@ -408,12 +413,12 @@ class _GraphReader:
                 if isinstance(tensor.ref, NodeOutput):
                     found[name] = tensor.ref
                 else:
-                    message = f"{text!r} is computed by no node; it need not travel"
+                    message = f"{text!r} is not computed by a node; remove it from outputs"
                     self._add("graph-reference", path, message, text, "a node's output")
         return found
 
     def find_unused(self) -> None:
-        """Add what nobody reads: a mistake, or bytes and work for nothing. Constants cost neither."""
+        """Add what no node reads: a mistake, or bytes and work without a use. Constants are allowed."""
         for name, tensor in self._tensors.items():
             if name not in self._used and tensor.value is None:
                 self._add("graph-unused", ("inputs", name), f"no node reads {name!r}", None, "a node that reads it")

@@ -86,7 +86,7 @@ def read_node(
         raise _refused((), f"{operation.name} works on strings, which graphs do not compute", None, "numbers")
     for slot in operation.inputs:
         if slot.name not in sources:
-            message = f"the input {slot.name} is described and reads no tensor; name one in inputs"
+            message = f"the input {slot.name} is described in desc, but reads no tensor; name a tensor in inputs"
             raise _refused(("inputs",), message, None, "a tensor's name for each input")
     for slot in operation.outputs:
         if not slot.layout.packed:

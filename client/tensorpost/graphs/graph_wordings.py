@@ -34,7 +34,10 @@ def dml_graph_of(graph: Graph) -> dict[str, Any]:
     for number, node in enumerate(graph.nodes):
         for index, slot in enumerate(node.operation.outputs):
             if NodeOutput(number, index) not in read:
-                message = f"nothing reads {slot.name} of node {node.name!r}, and DirectML wants every output connected"
+                message = (
+                    f"nothing reads {slot.name} of node {node.name!r}, and DirectML requires every output to be "
+                    "connected"
+                )
                 expected = "a node that reads it, or its name in outputs"
                 found.append(
                     Violation("graph-node", ("nodes", node.name), message, slot.name, expected, "DML_GRAPH_DESC")
@@ -110,7 +113,7 @@ def _edge(kind: str, *numbers: int) -> dict[str, Any]:
 def document_of(graph: Graph) -> dict[str, Any]:
     """The graph as the document that `read_graph` reads, with numbers for all sizes.
 
-    Names that a document cannot have, or that two have, get other ones.
+    Names that a document cannot have, and names that are used twice, are replaced.
     """
     taken: set[str] = set()
     inputs = [_free(slot.name, taken) for slot in graph.inputs]

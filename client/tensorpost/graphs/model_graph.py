@@ -122,8 +122,8 @@ def _check_inputs(model: OnnxModel, sent: Mapping[str, Layout]) -> None:
                 first, where = bound.setdefault(size, (got, tensor.name))
                 if first != got:
                     raise InvalidParameter(
-                        f"the size {size!r} is {got} in the input {tensor.name!r}, and {first} in {where!r}; it is one "
-                        "number in the whole model"
+                        f"the size {size!r} is {got} in the input {tensor.name!r}, and {first} in {where!r}; it must "
+                        "be the same number in the whole model"
                     )
 
 

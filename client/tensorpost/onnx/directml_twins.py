@@ -1,6 +1,7 @@
 """DirectML's operators that are the same function as an ONNX node, and what makes their descriptors.
 
-Left out is what DirectML answers otherwise: magnitudes and signs of integers, their quotients and remainders, sums of
+Operators whose results differ in DirectML are left out: magnitudes and signs of integers, their quotients and
+remainders, sums of
 them that overflow, Clip (which bound wins), casts of floating-point numbers to integers, indices outside of their axis.
 """
 
@@ -38,9 +39,9 @@ class NotExpressible(Exception):
 
 
 def untranslated(node: InferredNode, least_rank: int) -> OperatorDesc:
-    """The row of an operator that DirectML does not have, or answers otherwise."""
+    """The row of an operator that DirectML does not have, or computes differently."""
     del least_rank
-    raise NotExpressible(f"{node.op_type} is computed as ONNX says, and not translated here")
+    raise NotExpressible(f"{node.op_type} is computed by ONNX's definition; there is no translation to DirectML")
 
 
 def directml_type(tensor: OnnxTensor) -> TensorDataType:
@@ -131,7 +132,7 @@ class ElementWiseTwin:
         tensors = [tensor for _, tensor in node.tensors]
         if self.types and tensors[0].data_type not in self.types:
             raise NotExpressible(
-                f"of {tensors[0].data_type} DirectML's {self.operator} is another function, or there is none"
+                f"of {tensors[0].data_type} DirectML's {self.operator} is another function, or does not exist"
             )
         if len(tensors) != len(self.tensors):
             raise NotExpressible(f"DirectML's {self.operator} has {len(self.tensors)} inputs, not {len(tensors)}")

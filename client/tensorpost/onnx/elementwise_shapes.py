@@ -114,9 +114,7 @@ def _cast_like(context: InferenceContext) -> InferredOutputs:
 def _to_cast(node: InferredNode, least_rank: int) -> OperatorDesc:
     source, target = node.input.row.dtype.kind, node.output.row.dtype.kind
     if node.output.data_type == "bool" or (source == "f" and target != "f"):
-        raise NotExpressible(
-            "DirectML casts floating-point numbers to integers, and numbers to truth values, otherwise"
-        )
+        raise NotExpressible("DirectML casts floating-point numbers to integers, and numbers to booleans, differently")
     return mapped("CAST", node, least_rank)
 
 

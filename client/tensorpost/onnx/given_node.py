@@ -1,4 +1,4 @@
-"""What `inference_context.py` has, by the names that it had in this module."""
+"""The names of `inference_context.py`, for code that imports them from here."""
 
 from .inference_context import Broken, InferenceContext, InferredOutputs
 from .parameters import Parameters

@@ -105,7 +105,9 @@ def _gemm(context: InferenceContext) -> InferredOutputs:
         small = (1,) * (2 - len(shape)) + shape
         broadcasts = context.since >= 7 or context.attributes.get("broadcast")
         if len(small) > 2 or any(length not in (1, size) for length, size in zip(small, output, strict=True)):
-            context.refuse("shapes-differ", ("inputs", "C"), "C does not fit", list(shape), f"{list(output)}, or 1")
+            context.refuse(
+                "shapes-differ", ("inputs", "C"), "C does not fit the product", list(shape), f"{list(output)}, or 1"
+            )
         if not broadcasts and shape != output:
             context.refuse("shapes-differ", ("inputs", "C"), "set broadcast=1", list(shape), str(list(output)))
     alpha, beta = context.attributes["alpha"], context.attributes["beta"]
@@ -121,7 +123,7 @@ def _matmul(context: InferenceContext) -> InferredOutputs:
     """NumPy's matmul."""
     a, b = context.shapes[:2]
     if not a or not b:
-        context.refuse("rank", ("inputs",), "numbers have no product of matrices; use Mul", None, "rank 1 or more")
+        context.refuse("rank", ("inputs",), "scalars have no matrix product; use Mul", None, "rank 1 or more")
     left, right = _as_matrices(a, b)
     rank = max(len(left), len(right)) - 2
     batches = [(1,) * (rank - len(shape) + 2) + shape[:-2] for shape in (left, right)]
@@ -165,7 +167,7 @@ def _scales(context: InferenceContext) -> BlockedScaleParameters | BroadcastPara
         if len(shape) > 1 or (shape and shape != (1,)):
             axis = context.axis("axis", len(x), 1)
             if shape != (x[axis],):
-                message = f"a scale and a zero point of shape {list(shape)} do not fit to axis {axis}"
+                message = f"a scale and a zero point of shape {list(shape)} do not match axis {axis}"
                 context.refuse("shapes-differ", ("inputs",), message, list(shape), f"[] or [{x[axis]}]")
             aligned = (*aligned[:axis], x[axis], *aligned[axis + 1 :])
         input_sizes.append(aligned)
@@ -177,7 +179,7 @@ def _quantized(context: InferenceContext) -> InferredOutputs:
     default = type_of_code(context, "output_dtype", "uint8", output.types)
     kind = zero.data_type if zero is not None else default
     if zero is not None and context.attributes.get("output_dtype") and default != kind:
-        message = "y_zero_point is of another type than output_dtype"
+        message = "y_zero_point has another type than output_dtype"
         context.refuse("data-types-differ", ("attributes", "output_dtype"), message, default, kind)
     return InferredOutputs([context.first.shape], _scales(context), {output.variable: kind})
 

@@ -59,7 +59,7 @@ class Lowering:
 
     Attributes:
         verdict: how well.
-        reason: a sentence saying why, or what to mind.
+        reason: a sentence with the reason, or with what to consider.
         descriptor: the operator; None if there is none. Its packed input and output bytes are those of the node's
             tensors, even where its sizes or data type differ from theirs.
     """
@@ -95,7 +95,7 @@ def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> L
     except NotExpressible as reason:
         return Lowering(Verdict.NOT_EXPRESSIBLE, str(reason))
     except InvalidDescriptor as error:
-        return Lowering(Verdict.NOT_EXPRESSIBLE, f"DirectML's limits refuse it: {error.detail}")
+        return Lowering(Verdict.NOT_EXPRESSIBLE, f"it exceeds a limit of DirectML: {error.detail}")
 
 
 def _checked(lowering: Lowering, level: FeatureLevel) -> Lowering:

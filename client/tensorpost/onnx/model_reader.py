@@ -306,7 +306,7 @@ def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -
 
 def _only(numbers: Sequence[float]) -> float:
     if len(numbers) != 1:
-        raise broken(f"an attribute has {len(numbers)} numbers where one belongs")
+        raise broken(f"an attribute has {len(numbers)} numbers where one is expected")
     return numbers[0]
 
 

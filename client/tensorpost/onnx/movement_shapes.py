@@ -68,7 +68,10 @@ def refuse_type(context: InferenceContext, name: str, does_not: str, code: objec
     """Refuse the type that an attribute names, by its number in ONNX or its name."""
     names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
     known = next((row.onnx for row in DATA_TYPES if code in (row.onnx_code, row.onnx)), None)
-    shown = known or f"type {code!r}, which no tensor has here (float8 and types of fewer than 8 bits are none)"
+    shown = (
+        known
+        or f"type {code!r}, which no tensor here can have (float8 and types of fewer than 8 bits are not supported)"
+    )
     message = f"{context.schema.name} {does_not} {shown}; `" + named(name) + f"` must be one of {names}"
     context.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
 
@@ -88,7 +91,7 @@ def _reshaped(context: InferenceContext) -> InferredOutputs:
         others = math.prod(size for size in wanted if size != -1)
         wanted[wanted.index(-1)] = count // others if others else 0
         if 0 in wanted and context.attributes.get("allowzero") and count == 0 and not others:
-            context.refuse("shape", path, "beside a 0, a size of -1 may be anything", wanted, "no -1")
+            context.refuse("shape", path, "with a size of 0, a size of -1 is ambiguous", wanted, "no -1")
     if math.prod(wanted) != count:
         message = f"{count:,} elements cannot have the shape {wanted}"
         context.refuse("shape", path, message, wanted, f"{count:,} elements")
@@ -153,7 +156,7 @@ def _sliced(context: InferenceContext) -> InferredOutputs:
     output, first, every = list(shape), [0] * len(shape), [1] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step == 0:
-            context.refuse("window", context.place("steps"), "a step of 0 leads nowhere", 0, "another number")
+            context.refuse("window", context.place("steps"), "a step must not be 0", 0, "another number")
         # Python's slices clamp as ONNX's do.
         taken = range(*slice(start, end, step).indices(shape[axis]))
         output[axis], first[axis], every[axis] = len(taken), taken.start if taken else 0, step
@@ -180,14 +183,14 @@ def _split(context: InferenceContext) -> InferredOutputs:
         parts = context.integer("num_outputs", context.outputs or 0)
         if parts < 1:
             what = "num_outputs" if context.since >= 18 else "outputs"
-            context.refuse("output-count", (what,), f"say into how many parts: split or {what}", None, "1 or more")
+            context.refuse("output-count", (what,), f"give the number of parts: split or {what}", None, "1 or more")
         part = -(-shape[axis] // parts)
         if context.since < 18 and part * parts != shape[axis]:
-            message = f"{shape[axis]} elements are not {parts} equal parts"
+            message = f"{shape[axis]} elements cannot be split into {parts} equal parts"
             context.refuse("output-sizes", context.place("split"), message, parts, "a divisor, or split")
         sizes = tuple(max(0, min(part, shape[axis] - index * part)) for index in range(parts))
     if min(sizes, default=0) < 0 or sum(sizes) != shape[axis] or not sizes:
-        message = f"parts of {list(sizes)} do not make the {shape[axis]} elements of axis {axis}"
+        message = f"parts of {list(sizes)} do not add up to the {shape[axis]} elements of axis {axis}"
         context.refuse("output-sizes", context.place("split"), message, list(sizes), f"a sum of {shape[axis]}")
     return InferredOutputs([(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes], AxisParameters(axis))
 
@@ -226,7 +229,7 @@ def _padded(context: InferenceContext) -> InferredOutputs:
 def _blocks(context: InferenceContext) -> tuple[Shape, int, str]:
     shape, block = context.first.shape, context.integer("blocksize")
     if len(shape) != 4 or block < 1:
-        message = f"{context.schema.name} moves blocks of at least 1 in tensors of 4 dimensions"
+        message = f"{context.schema.name} needs a tensor of 4 dimensions and a blocksize of at least 1"
         context.refuse("rank", ("inputs", "input"), message, [list(shape), block], "4 dimensions, blocksize 1 or more")
     return shape, block, context.attributes.get("mode", "DCR")
 
@@ -234,7 +237,7 @@ def _blocks(context: InferenceContext) -> tuple[Shape, int, str]:
 def _depth_to_space(context: InferenceContext) -> InferredOutputs:
     (n, c, h, w), block, mode = _blocks(context)
     if c % block**2:
-        message = f"{c} channels are not {block} x {block} blocks"
+        message = f"{c} channels cannot be divided into {block} x {block} blocks"
         context.refuse("shape", ("attributes", "blocksize"), message, block, "blocksize^2 must divide the channels")
     return InferredOutputs([(n, c // block**2, h * block, w * block)], BlockParameters(block, mode))
 
@@ -242,7 +245,7 @@ def _depth_to_space(context: InferenceContext) -> InferredOutputs:
 def _space_to_depth(context: InferenceContext) -> InferredOutputs:
     (n, c, h, w), block, mode = _blocks(context)
     if h % block or w % block:
-        message = f"{h} x {w} elements are not blocks of {block} x {block}"
+        message = f"{h} x {w} elements cannot be divided into blocks of {block} x {block}"
         context.refuse("shape", ("attributes", "blocksize"), message, block, "a divisor of height and width")
     return InferredOutputs([(n, c * block**2, h // block, w // block)], BlockParameters(block, mode))
 
@@ -263,7 +266,9 @@ def _size_of(context: InferenceContext) -> InferredOutputs:
 
 def _not_empty(context: InferenceContext, length: int, output: Shape) -> None:
     if length == 0 and 0 not in output:
-        context.refuse("shape", ("inputs",), "there is no element that an index could name", None, "a tensor with some")
+        context.refuse(
+            "shape", ("inputs",), "the axis has no elements, so no index is valid", None, "a tensor with some"
+        )
 
 
 def _gathered(context: InferenceContext) -> InferredOutputs:
@@ -297,7 +302,7 @@ def _index_tuples(context: InferenceContext, data: Shape, indices: Shape, batch:
         message = f"indices of shape {list(indices)} do not fit to data of shape {list(data)}"
         context.refuse("shapes-differ", ("inputs", "indices"), message, list(indices), "rank 1 or more, equal batches")
     if not 0 <= indices[-1] <= len(data) - batch:
-        message = f"an index of {indices[-1]} numbers names no element of {len(data) - batch} axes"
+        message = f"an index of {indices[-1]} numbers is too long for {len(data) - batch} axes"
         context.refuse("shapes-differ", ("inputs", "indices"), message, indices[-1], f"at most {len(data) - batch}")
     return indices[-1]
 
@@ -378,7 +383,7 @@ def _range(context: InferenceContext) -> InferredOutputs:
         ratio = (limit - start) / delta
         if not abs(ratio) < 2.0**63:
             context.refuse(
-                "value", ("inputs", "delta"), "a range of this length fits no array", delta, "a larger delta"
+                "value", ("inputs", "delta"), "no array can have the length of this range", delta, "a larger delta"
             )
         count = max(0, math.ceil(ratio))
     return InferredOutputs([(int(count),)], RangeParameters(start, delta))

@@ -212,7 +212,7 @@ def _read_value(
     if isinstance(raw, Mapping):
         content = cast("Mapping[str, Any]", raw)
         if not {"data_type", "data"} <= content.keys():
-            message = named(slot.name) + " belongs to the node by value: an array of numbers, or its data_type and data"
+            message = named(slot.name) + " must be given by value: an array of numbers, or its data_type and data"
             report.add("not-an-array", path, message, None, "an array of numbers")
             return ()
         raw = content["data"]

@@ -1,4 +1,4 @@
-"""`OperatorRow`: all that the SDK knows of an ONNX operator beside its versions, which `operators.json` has."""
+"""`OperatorRow`: what the SDK knows of an ONNX operator, in addition to its versions in `operators.json`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
         _check_shape(context, name, sizes)
         kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == element_type]
         if not kind:
-            context.refuse("onnx", (), f"{name} has a type that travels nowhere here", None, "another type")
+            context.refuse("onnx", (), f"{name} has a type that is not supported here", None, "another type")
         types[entry.variable or entry.name] = kind[0]
         shapes.append(tuple([size for size in sizes or () if size is not None]))
     return InferredOutputs(shapes, ModelParameters(inferred.model), types)

@@ -37,7 +37,7 @@ class Field(NamedTuple):
             InvalidDescriptor: it is a varint.
         """
         if isinstance(self.value, int):
-            raise broken(f"field {self.number} has a number where bytes belong")
+            raise broken(f"field {self.number} has a number where bytes are expected")
         return self.value
 
     @property
@@ -53,7 +53,7 @@ class Field(NamedTuple):
             InvalidDescriptor: it is no varint.
         """
         if not isinstance(self.value, int):
-            raise broken(f"field {self.number} has bytes where a whole number belongs")
+            raise broken(f"field {self.number} has bytes where a whole number is expected")
         return signed(self.value)
 
 
@@ -61,7 +61,7 @@ def fields(message: memoryview) -> Iterator[Field]:
     """The fields of a message, in the order of its bytes.
 
     Raises:
-        InvalidDescriptor: the bytes are no message: cut off, or of a kind of field that there is not.
+        InvalidDescriptor: the bytes are no message: they are cut off, or have a field of an unknown kind.
     """
     at, end = 0, len(message)
     while at < end:
@@ -76,7 +76,7 @@ def fields(message: memoryview) -> Iterator[Field]:
         elif kind in (_FIXED32, _FIXED64):
             size = 4 if kind == _FIXED32 else 8
         else:
-            raise broken(f"a field of kind {kind} is none of Protocol Buffers version 3")
+            raise broken(f"a field of kind {kind} does not exist in Protocol Buffers version 3")
         if not number or size > end - at:
             raise broken(f"field {number} has {size:,} bytes, and the message has {end - at:,} more")
         yield Field(number, message[at : at + size])
@@ -132,7 +132,7 @@ def broken(message: str) -> InvalidDescriptor:
     """The error of bytes that are no model."""
     return InvalidDescriptor.of([
         Violation(
-            "onnx-model", (), f"the bytes are no ONNX model: {message}", None, "a ModelProto, as onnx.save writes it",
+            "onnx-model", (), f"the bytes are not an ONNX model: {message}", None, "a ModelProto of onnx.save",
             "onnx.proto",
         )
     ])  # fmt: skip

@@ -14,7 +14,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Report:
-    """What is wrong with one node, so far, and what is only worth knowing.
+    """What is wrong with one node so far, and warnings.
 
     Attributes:
         source: the document the rules come from, where a rule names no other.

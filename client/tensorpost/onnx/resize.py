@@ -269,7 +269,7 @@ def _attribute_rules(context: InferenceContext, mode: ResizeMode) -> None:
     if mode != "nearest" and context.first.data_type in ("bool", "str"):
         context.report.add(
             "mode-type", ("attributes", "mode"),
-            f"{mode} computes weighted averages, which tensor({context.first.row.onnx}) has none of; use nearest",
+            f"{mode} computes weighted averages, which do not exist for tensor({context.first.row.onnx}); use nearest",
             mode, "nearest",
         )  # fmt: skip
     policy = context.attributes.get("keep_aspect_ratio_policy", "stretch")

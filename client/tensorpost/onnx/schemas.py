@@ -1,4 +1,4 @@
-"""The versions of the ONNX operators this project speaks, as data.
+"""The versions of the ONNX operators that this project supports, as data.
 
 Source: onnx/onnx `docs/Operators.md` and `docs/Changelog.md` (signatures, types, defaults), default domain, opset 1 to
 28.

@@ -19,7 +19,7 @@ from ..values.onnx_package import InferredModel, SchemaVersion
 __all__ = ["InferenceQuestion", "PackageQuestion", "SchemaQuestion", "answer_of", "keep_answer", "take_question"]
 
 MOST_ANSWERS = 1024
-"""Answers that are kept; beyond them, the one that was asked for longest ago is asked again."""
+"""Number of answers that are kept; the one that was used longest ago is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)

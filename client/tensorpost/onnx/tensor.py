@@ -157,7 +157,7 @@ class OnnxTensor:
 
 
 def too_large(data_type_name: str, shape: Sequence[int]) -> bool:
-    """Whether the elements' count or bytes leave int64, with sizes of 0 not counted as a way out.
+    """Whether the elements' count or bytes exceed int64, not counting sizes of 0.
 
     NumPy refuses such shapes too, even if another size is 0.
     """

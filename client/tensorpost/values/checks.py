@@ -16,7 +16,7 @@ _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")  # RFC 9110 section 5.5
 
 
 def shown(value: object) -> str:
-    """The value for a message, short."""
+    """The value as a short text for a message."""
     return repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(presentable(value))
 
 
@@ -37,7 +37,7 @@ def whole_number(name: str, value: object, least: int | None = None, hint: str =
 
 
 def real_number(name: str, value: object) -> float:
-    """A number of any kind as Python's; truth values and texts are none.
+    """A number of any kind as Python's; booleans and texts are not numbers.
 
     Raises:
         InvalidParameter: it is no number, or larger than a float can be.
@@ -88,8 +88,8 @@ def headers_of(headers: object) -> dict[str, str]:
             raise InvalidParameter(f"header {shown(name)} is {shown(value)}; its name and its value must be texts")
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise InvalidParameter(
-                f"header {name[:60]!r} holds what no header may: a name of letters, digits and hyphens, and a "
-                "value of printable ASCII in one line, without spaces around it"
+                f"header {name[:60]!r} is not a valid header: its name must have letters, digits and hyphens, its "
+                "value printable ASCII in one line, without spaces around it"
             )
         checked[name.lower()] = value
     return checked

@@ -1,4 +1,4 @@
-"""`Graph`: operations and what flows between them. A request of one operator is the graph of one node.
+"""`Graph`: operations and the tensors between them. A request of one operator is the graph of one node.
 
 A graph is a frozen value and says nothing about how it is computed.
 """

@@ -98,10 +98,10 @@ def schema_version(op_type: str, opset: int) -> SchemaVersion | str | None:
         return f"{op_type} is deprecated at opset {opset}"
     for name, kind, *flag in (*row["inputs"], *row["outputs"]):
         if not (row["types"].get(kind, kind) or flag):
-            return f"{op_type} has {name}, which is not a tensor of a type that travels here"
+            return f"{op_type} has {name}, which is not a tensor of a supported type"
     for name, (kind, *default) in row["attributes"].items():
         if kind not in (*_ATTRIBUTE_FIELDS, "TENSOR") and default == ["required"]:
-            return f"{op_type} has the attribute {name}, of the kind {kind}, which no node here can have"
+            return f"{op_type} has the attribute {name}, of the kind {kind}, which is not supported"
     return schema.since_version, row
 
 

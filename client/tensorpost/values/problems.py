@@ -1,19 +1,19 @@
-"""Everything that can be refused, and the one JSON shape it travels in (RFC 9457, `application/problem+json`).
+"""Every error that can be reported, and its JSON form (RFC 9457, `application/problem+json`).
 
 The tree::
 
     TensorpostError
-    |-- InvalidRequest (also a ValueError)   what was sent cannot be right; sending it again will not help
+    |-- InvalidRequest (also a ValueError)   the request is wrong; sending it again will not help
     |   |-- InvalidDescriptor                a rule of DirectML or ONNX is broken; every violation is listed
     |   |   `-- UnsupportedAtLevel           legal, but not at the feature level asked for
     |   |-- LibraryFailed                    a library ended its process, or needs too much, on this node
     |   |-- UnknownOperator                  no operator of that name
-    |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
-    |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header
+    |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or too deep nesting
+    |   |-- InvalidFrame                     a head that contradicts its buffers, or cannot be read; a broken npy header
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
     |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
-    |   |-- CallChanged                      the rest of an answer was asked for, and the call is another one now
+    |   |-- CallChanged                      the rest of an answer was requested, and the call has changed
     |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
@@ -24,19 +24,19 @@ The tree::
     |   |   `-- GraphNotFound                no stored graph of that name
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
-    |-- Unavailable                          right, but not here or not now
+    |-- Unavailable                          the request is right, but cannot be served here or now
     |   |-- TooBusy                          all requests, connections or memory are in use; try again
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
     |   |-- LibraryUnavailable               a library's process was ended or cannot start; try again
     |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
-    |   |-- DeviceLost                       the device failed for good; the server's process ends
+    |   |-- DeviceLost                       the device failed permanently; the server's process ends
     |   |-- ReceiveTimeout                   the body stopped arriving, or came too slowly while others waited
     |   `-- DeadlineExceeded                 the caller's time ended before the answer began
-    |-- ServerFault                          our mistake, or a device's
+    |-- ServerFault                          an error of the server, or of a device
     `-- ConnectionProblem                    the SDK got no complete response
-        |-- ConnectFailed                    no server there
+        |-- ConnectFailed                    no connection to the server
         |-- RequestTimeout                   the server took longer than the timeout
         `-- IncompleteBody                   the response ended after its first byte
 

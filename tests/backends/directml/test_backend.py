@@ -101,7 +101,11 @@ def test_every_adapter_is_a_device_but_for_the_processor(monkeypatch: pytest.Mon
 
     assert isinstance(gpu, DirectmlBackend)
     assert isinstance(reason, CannotOpen)
-    assert (index, other, str(reason)) == (0, 1, "Basic Render Driver is the processor, which numpy uses better")
+    assert (index, other, str(reason)) == (
+        0,
+        1,
+        "Basic Render Driver is a software adapter on the processor; use the backend numpy or numba",
+    )
     gpu.close()
     assert (windows.wrong, windows.alive) == ([], [])
 
@@ -365,7 +369,7 @@ def test_what_it_refuses() -> None:
         assert made.refusal_reason(tile("FLOAT32", (4,), (3,))) == "this device has no tensors of FLOAT32"
         assert "at feature level 3_1; it does from 4_1 on" in str(made.refusal_reason(tile("INT64", (4,), (3,))))
         made.memory_bytes = 15
-        assert made.refusal_reason(TILE) == "its tensors need 16 bytes of device memory, and 15 may be taken"
+        assert made.refusal_reason(TILE) == "its tensors need 16 bytes of device memory, and this server may use 15"
         with pytest.raises(ValueError, match="directml refuses this plan: this device has no tensors of FLOAT32"):
             made.start(tile("FLOAT32", (4,), (3,)), [memoryview(bytes(16))])
 
@@ -425,7 +429,7 @@ def test_a_device_without_memory_says_so_and_goes_on() -> None:
     windows, large = FakeWindows(memory_bytes=3 << 20), tile("UINT8", (1 << 20,), (3,))
     with opened(windows) as made:
         assert answer(made, TILE, b"abcd") == b"abcd" * 3
-        with pytest.raises(OutOfDeviceMemory, match="has no memory for this request now"):
+        with pytest.raises(OutOfDeviceMemory, match="does not have enough free memory for this request now"):
             made.start(large, [memoryview(bytes(1 << 20))])
         assert made.gauges()["device_memory_used_bytes"] == 0
         assert answer(made, TILE, b"abcd") == b"abcd" * 3
@@ -464,9 +468,9 @@ def test_a_device_that_was_removed_is_lost(after: int) -> None:
     made = DirectmlBackend(libraries=windows.libraries())
     for _ in range(after):
         assert answer(made, TILE, b"abcd") == b"abcd" * 3
-    with pytest.raises(DeviceLost, match=r"failed for good: DXGI_ERROR_DEVICE_REMOVED \(GetDeviceRemovedReason ret"):
+    with pytest.raises(DeviceLost, match=r"failed permanently: DXGI_ERROR_DEVICE_REMOVED \(GetDeviceRemovedReason ret"):
         answer(made, TILE, b"abcd")
-    with pytest.raises(DeviceLost, match="failed for good"):
+    with pytest.raises(DeviceLost, match="failed permanently"):
         made.start(TILE, [memoryview(b"abcd")])
 
     made.close()

@@ -144,7 +144,7 @@ def test_an_index_that_writes_outside_is_refused() -> None:
         "outputs": {"z": "z"},
     }  # fmt: skip
     i, u = np.array([[7, 0, 0]], np.int32), np.ones((1, 3), np.float32)
-    with opened(FakeWindows()) as made, pytest.raises(InvalidDescriptor, match="DirectML would write elsewhere"):
+    with opened(FakeWindows()) as made, pytest.raises(InvalidDescriptor, match="DirectML would write outside"):
         computed(made, graph_of(document, x=X, i=i, u=u), X, i, u)
 
 

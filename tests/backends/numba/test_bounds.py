@@ -46,7 +46,7 @@ def test_outputs_that_are_far_apart_in_the_input_are_numpys(
 
     assert (said is None) is taken, said
     if not taken:
-        assert said == "an axis that skips more than 64 entries between two is numpy's"
+        assert said == "an axis that skips more than 64 entries between two is computed by numpy"
 
 
 @pytest.mark.parametrize(("elements", "taken"), [(63, True), (64, False)])
@@ -56,7 +56,7 @@ def test_sums_of_64_elements_are_numpys(numba: NumbaBackend, elements: int, take
 
     said = reason(numba, ResampleGradOperatorDesc.completed(fields))
 
-    assert said == (None if taken else "sums of 64 or more elements are numpy's")
+    assert said == (None if taken else "sums of 64 or more elements are computed by numpy")
 
 
 def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
@@ -70,7 +70,9 @@ def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
     plan = make_plan(ResampleGradOperatorDesc.completed(fields), 1 << 20)
 
     assert numba.uses_numpy(plan) is None
-    assert module._planner_for(plan.steps[0].form, ("int8",), ("int8",)) == "gradients of integers are numpy's"
+    assert (
+        module._planner_for(plan.steps[0].form, ("int8",), ("int8",)) == "gradients of integers are computed by numpy"
+    )
 
 
 def test_calls_that_are_kept_for_the_next_request_are_counted(numba: NumbaBackend, monkeypatch: pytest.MonkeyPatch):

@@ -46,7 +46,7 @@ def test_a_gradient_whose_readers_come_together_by_rounding_is_numpys(numba: Num
     assert axis is not None
 
     assert axis.most_taps(0, 4096) > 256, "the case is what it says"
-    assert numba.uses_numpy(plan) == "sums of 64 or more elements are numpy's"
+    assert numba.uses_numpy(plan) == "sums of 64 or more elements are computed by numpy"
 
 
 def test_a_few_readers_more_are_summed_as_numpy_does(numba: NumbaBackend):
@@ -89,7 +89,7 @@ def test_a_roi_read_backwards_is_as_dense_as_forwards(numba: NumbaBackend, roi: 
     inputs = {"X": OnnxTensor("float16", (1 << 20,)), "roi": roi, "sizes": [64]}
     plan = make_plan(OnnxNode("Resize", inputs, attributes, opset=19), 1 << 20)
 
-    assert numba.uses_numpy(plan) == "an axis that skips more than 64 entries between two is numpy's"
+    assert numba.uses_numpy(plan) == "an axis that skips more than 64 entries between two is computed by numpy"
 
 
 def resampled(entries: int, outputs: int, scale: float, shift: float, far: float) -> OperatorDesc:

@@ -160,9 +160,9 @@ class CudaBackend:
         A small part of an output must fit beside them, or all outputs where they are computed together.
         """
         if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
-            return "strings have no fixed size, and arrays of them exist only in ordinary memory"
+            return "strings have no fixed size, and arrays of them exist only in host memory"
         if plan.libraries:
-            return f"{plan.libraries[0]} computes it, in ordinary memory"
+            return f"{plan.libraries[0]} computes it, in host memory"
         for step in plan.steps:
             by_arrays = isinstance(step.form, (Lines, BoxFunction, Array))
             tensors = (*step.inputs, *step.outputs)
@@ -455,7 +455,7 @@ class CudaBackend:
             if error.status == NO_MEMORY:
                 raise self._out_of_memory() from _without_frames(error)
             if error.status in LOST:
-                self._lost = f"{self.device} failed for good: {LOST[error.status]} ({error})"
+                self._lost = f"{self.device} failed permanently: {LOST[error.status]} ({error})"
                 raise DeviceLost(self._lost) from error
             raise
 
@@ -491,14 +491,14 @@ class CudaBackend:
     def _out_of_memory(self) -> OutOfDeviceMemory:
         return OutOfDeviceMemory(
             f"{self.device} has no room for this request now, even in small slices: this server may take "
-            f"{self.memory_bytes:,} bytes of it (setting TENSORPOST_CUDA_MEMORY_BYTES), and others may use it as well; "
-            "try again, or send it to another backend"
+            f"{self.memory_bytes:,} bytes of it (setting TENSORPOST_CUDA_MEMORY_BYTES), and other processes may use "
+            "it as well; try again, or name another backend"
         )
 
     def _nothing_left(self, free: int) -> str:
         return (
-            f"no memory is left on {self.device}: {free:,} bytes are free; nvidia-smi shows which process has the rest"
-            ", stop it or let CUDA_VISIBLE_DEVICES leave this device out"
+            f"no memory is left on {self.device}: {free:,} bytes are free; nvidia-smi shows which process uses the rest"
+            "; stop it, or exclude this device by CUDA_VISIBLE_DEVICES"
         )
 
     def _why_not(self, error: Any, pinned_bytes: int) -> str:
@@ -511,8 +511,11 @@ class CudaBackend:
         if status == NO_MEMORY:
             return self._nothing_left(0)
         if status == DEVICES_UNAVAILABLE:
-            return f"{self.device} is busy: another process has it for itself; nvidia-smi shows which, stop it"
-        return f"{self.device} could not be opened: {error}; nvidia-smi may say more"
+            return (
+                f"{self.device} is busy: another process uses it exclusively; nvidia-smi shows which one, stop that "
+                "process"
+            )
+        return f"{self.device} could not be opened: {error}; nvidia-smi may show the cause"
 
 
 def _host_address(memory: memoryview) -> int:
@@ -577,15 +580,15 @@ def _device_count(cupy: Any) -> int:
             driver, ours = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
             if driver == 0:
                 raise CannotOpen(
-                    "there is no NVIDIA driver here: install one, or start the container with the GPUs "
+                    "no NVIDIA driver was found: install one, or start the container with the GPUs "
                     "(docker run --gpus all)"
                 ) from error
             raise CannotOpen(
-                f"the NVIDIA driver is too old: it knows CUDA {_version(driver)} and CuPy needs {_version(ours)}; "
+                f"the NVIDIA driver is too old: it supports CUDA {_version(driver)} and CuPy needs {_version(ours)}; "
                 f"update it, or {INSTALL}"
             ) from error
         if error.status != NO_DEVICE:
-            raise CannotOpen(f"CUDA cannot be asked for its devices: {error}; nvidia-smi may say more") from error
+            raise CannotOpen(f"CUDA cannot list its devices: {error}; nvidia-smi may show the cause") from error
         count = 0
     if count == 0:
         raise CannotOpen(

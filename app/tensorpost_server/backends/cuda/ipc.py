@@ -46,8 +46,8 @@ class SharedAllocations:
                 raise
             # Not `DeviceLost`, whatever the number: a caller chose the bytes of the handle.
             raise InvalidRequest(
-                f"the handle cannot be opened on {device} ({error}): it must be of memory on this device that another "
-                "process on this host took (cudaMalloc) and still has"
+                f"the handle cannot be opened on {device} ({error}): it must be of memory on this device that "
+                "another process on this host allocated with cudaMalloc and has not freed"
             ) from error
         with self._lock:
             self._open[address] += 1

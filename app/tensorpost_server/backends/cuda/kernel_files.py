@@ -77,9 +77,9 @@ def check_writable() -> None:
                 pass
     except OSError as error:
         raise CannotOpen(
-            f"CuPy cannot write the kernels that it compiles, to {folder()} by way of a temporary folder: "
-            f"{error.strerror}; set CUPY_CACHE_IN_MEMORY=1 with CUPY_CACHE_DIR a folder that exists, or let both "
-            "CUPY_CACHE_DIR and TMPDIR be folders that this process can write to"
+            f"CuPy cannot write the kernels that it compiles to {folder()}, or to the temporary folder: "
+            f"{error.strerror}; set CUPY_CACHE_IN_MEMORY=1 with CUPY_CACHE_DIR a folder that exists, or set both "
+            "CUPY_CACHE_DIR and TMPDIR to folders that this process can write to"
         ) from error
 
 

@@ -86,7 +86,12 @@ class DirectmlBackend(HostBackend):
             raise CannotOpen("Windows shows no graphics adapter to this process")
         for adapter in found:
             if adapter.software:
-                yield adapter.index, CannotOpen(f"{adapter.description} is the processor, which numpy uses better")
+                yield (
+                    adapter.index,
+                    CannotOpen(
+                        f"{adapter.description} is a software adapter on the processor; use the backend numpy or numba"
+                    ),
+                )
                 continue
             debug, most_seconds = options.directml_debug, options.directml_seconds
             try:
@@ -101,7 +106,7 @@ class DirectmlBackend(HostBackend):
             return None  # there is nothing to compute
         needed = plan.input_bytes + plan.constant_bytes + plan.output_bytes
         if needed > self.memory_bytes:
-            return f"its tensors need {needed:,} bytes of device memory, and {self.memory_bytes:,} may be taken"
+            return f"its tensors need {needed:,} bytes of device memory, and this server may use {self.memory_bytes:,}"
         found = self._graphs.get(plan) if plan.is_graph else self._descriptors.get(plan.operation)
         return found if isinstance(found, str) else None
 
@@ -206,10 +211,11 @@ class DirectmlBackend(HostBackend):
             said = "; ".join(filter(None, (str(error), self._device.messages())))
             if error.code == d3d12.E_OUTOFMEMORY:
                 raise OutOfDeviceMemory(
-                    f"{self.device} has no memory for this request now; send it again, or in parts"
+                    f"{self.device} does not have enough free memory for this request now; send it again, or send "
+                    "smaller tensors"
                 ) from error
             if error.code in d3d12.LOST:
-                self._lost = f"{self.device} failed for good: {d3d12.LOST[error.code]} ({said})"
+                self._lost = f"{self.device} failed permanently: {d3d12.LOST[error.code]} ({said})"
                 raise DeviceLost(self._lost) from error
             raise ServerFault(f"{self.device} failed: {said}") from error
 

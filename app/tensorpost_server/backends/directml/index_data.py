@@ -152,8 +152,8 @@ def _refuse_outside(desc: OperatorDesc, slot: str, values: Any, lengths: Sequenc
             written = f"{slot}[{', '.join(map(str, where))}]"
             reach = f"{-length if signed else 0} to {length - 1}"
             message = (
-                f"{written} is {index}, but there are {counted(length, 'element')}; DirectML would write elsewhere, "
-                f"so valid here: {reach}; other backends leave such an element out"
+                f"{written} is {index}, but there are {counted(length, 'element')}; valid here: {reach}; DirectML "
+                "would write outside of the tensor, and other backends leave such an element out"
             )
             source = f"DML_{desc.name}_OPERATOR_DESC leaves an index outside undefined"
             path = ("inputs", slot, *where)

@@ -295,13 +295,13 @@ def _resampling(
     if type_name not in ("float32", "float16", "uint8", "int8"):
         return f"it sums float32, float16, uint8 and int8 only, not {type_name}"
     if type_name in ("int8", "uint8") and any(isinstance(axis, AdjointAxis) for axis in maps):
-        return "gradients of integers are numpy's"
+        return "gradients of integers are computed by numpy"
     if not exact:
         return "the exact result needs sums in float64"
     if max(map(most_taps, maps)) >= LONG_SUM:
-        return f"sums of {LONG_SUM} or more elements are numpy's"
+        return f"sums of {LONG_SUM} or more elements are computed by numpy"
     if any(_density(axis) > DENSEST for axis in maps):
-        return f"an axis that skips more than {DENSEST} entries between two is numpy's"
+        return f"an axis that skips more than {DENSEST} entries between two is computed by numpy"
     return lambda kernels: SumPlanner.ordered(kernels, axes, anchored=anchored)
 
 

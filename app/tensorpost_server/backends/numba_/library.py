@@ -182,7 +182,7 @@ def _object_code(group: str) -> bytes:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)  # noqa: S603 # this interpreter, our words
     if ran.returncode or not ran.stdout:
         said = ran.stderr.decode(errors="replace")
-        error = [*re.findall(r"^[\w.]+: .*", said, re.MULTILINE), said.strip()[-200:] or "it wrote nothing"][0]
+        error = [*re.findall(r"^[\w.]+: .*", said, re.MULTILINE), said.strip()[-200:] or "it wrote no output"][0]
         raise CannotOpen(f"the compilation of {group} ended with status {ran.returncode}: {error}")
     return ran.stdout
 
@@ -260,7 +260,7 @@ def _compile(group: str, goal: Target) -> bytes:
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(whole, passes)
     foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
-    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
+    assert not foreign, f"the kernels call {foreign}, which exists only while numba is loaded"
     return machine.emit_object(whole)
 
 
@@ -286,7 +286,8 @@ def _read(path: Path) -> bytes | None:
             owner = os.fstat(file.fileno()).st_uid
             if sys.platform != "win32" and owner not in (0, os.getuid()):
                 raise CannotOpen(
-                    f"{path} is user {owner}'s, whose code must not be run: remove it, or set NUMBA_CACHE_DIR"
+                    f"{path} belongs to user {owner}, and code of other users is not run: remove it, or set "
+                    "NUMBA_CACHE_DIR"
                 )
             content = file.read()
     except FileNotFoundError:

@@ -54,7 +54,7 @@ class ReductionPlanner:
     def for_form(cls, form: Lines, type_name: str) -> Callable[[Kernels], ReductionPlanner] | str:
         """Makes planners of a form of elements of a type, or says why NumPy computes it."""
         if not form.reduction:
-            return "it has no Lines but reductions"
+            return "of the form Lines it computes reductions only"
         found = KERNELS.get((form.reduction, type_name))
         if found is None:
             return f"it has no {form.reduction} of {type_name}"

@@ -130,7 +130,7 @@ async def describe_graph(request: Request) -> Response:
     openapi_extra={"parameters": [_NAME]},
 )
 async def delete_graph(request: Request) -> Response:
-    """Drop a stored graph; calls that run are finished."""
+    """Delete a stored graph. Calls of it that are in progress are completed."""
     service = service_of(request)
     service.graphs.delete(service.owner_of(request.scope), request.path_params["name"])
     return Response(status_code=204)

@@ -197,7 +197,7 @@ async def register_cuda_region(request: Request) -> Response:
 @router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
 @router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
 async def unregister_region(request: Request) -> Response:
-    """200, also for a region that there is not; what runs on it ends first."""
+    """200, even if the region does not exist. Calls that use it are completed first."""
     kind, regions = _region_kind(request), service_of(request).regions
     if regions.enabled[kind]:
         regions.unregister(request.path_params.get("region"), _region_owner(request, kind), kind)

@@ -17,6 +17,7 @@ from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.descriptors.documents import fields_filled_in, left_out, operator_members
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.graphs.graph_levels import lowest_level_of
+from tensorpost.graphs.omitted_fields import omitted_fields
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.onnx.package import since_version
 from tensorpost.onnx.schemas import is_own, schema_of
@@ -284,9 +285,9 @@ async def validate(request: Request) -> JsonDocument:
     that level can express it, and `warnings` what other implementations answer differently. A graph is the document of
     `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes, with
     their bytes. `filled_in` names the fields that an operator document leaves out and that were completed, since they
-    have a default or follow from the rest; `strict=1` makes each of them a violation. It is null for other documents,
-    and `strict` is for operator documents alone. The answer is 200 whether the document is valid or not; 4xx means that
-    the question itself could not be read, or that the document is too large.
+    have a default or follow from the rest (`Scales`; `node.Scales` of a node of a graph); `strict=1` makes each of them
+    a violation. It is null for an ONNX node document, for which there is no `strict`. The answer is 200 whether the
+    document is valid or not; 4xx means that the question itself could not be read, or that the document is too large.
     """
     service = service_of(request)
     sent = read_query(request.url.query)
@@ -318,11 +319,11 @@ async def validate(request: Request) -> JsonDocument:
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         operation: Operation | Graph | None
-        if strict == "1" and (_has(document, "nodes") or _has(document, "Nodes") or _has(document, "op_type")):
-            raise InvalidParameter("strict is for operator documents; leave it out for graphs and ONNX nodes")
+        if strict == "1" and _has(document, "op_type"):
+            raise InvalidParameter("strict is for fields of DirectML's operators; leave it out for ONNX nodes")
         if _has(document, "nodes") or _has(document, "Nodes"):
             most = settings.max_graph_nodes
-            verdict, operation = await slow_threads.run(True, _graph_verdict, level, document, most)
+            verdict, operation = await slow_threads.run(True, _graph_verdict, level, document, most, strict == "1")
         elif _has(document, "op_type"):
             verdict, operation = await slow_threads.run(True, _node_verdict, level, document)
         else:
@@ -411,16 +412,20 @@ def _verdict(level: FeatureLevel, violations: Sequence[Violation], desc: Operato
     return verdict
 
 
-def _graph_verdict(level: FeatureLevel, document: Any, most_nodes: int) -> tuple[dict[str, Any], Graph | None]:
+def _graph_verdict(
+    level: FeatureLevel, document: Any, most_nodes: int, strict: bool
+) -> tuple[dict[str, Any], Graph | None]:
     try:
         graph = read_graph(document, None, level=level, most_nodes=most_nodes)
     except InvalidDescriptor as error:
         return _verdict(level, error.violations) | {"nodes": None}, None
     nodes = {node.name: _tensor_entries(node.operation.outputs) for node in graph.nodes}
-    lowest = lowest_level_of(graph)
-    verdict = _verdict(level, []) | {
+    lowest, omitted = lowest_level_of(graph), omitted_fields(document, graph)
+    found = [violation for each in omitted for violation in each.violations] if strict else []
+    verdict = _verdict(level, found) | {
         "lowest_feature_level": None if lowest is None else str(lowest),
         "nodes": nodes,
+        "filled_in": [name for each in omitted for name in each.names],
         **_sizes(graph.inputs, graph.output_slots),
     }
     return verdict, graph
