@@ -275,7 +275,8 @@ class CapturedPlan:
             for memory, source in zip(self._staged, inputs, strict=False):
                 memory[:] = source
             stream = self._device.lane()
-            with self._device.working(stream, self._memory.malloc):
+            # Steps between launches take other memory: in that of the captured plan, all is free that a launch will read.
+            with self._device.working(stream):
                 try:
                     if not self._staged:
                         self._copy_all(self._inputs, inputs, up=True, stream=stream)
