@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, vectors
 from tests.support import strategies as ours
-from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy, OutOfMemoryError
+from tests.support.fake_cupy import CUBLAS, CUDADriverError, CUDARuntimeError, FakeCupy, OutOfMemoryError, modules
 from tests.support.graph_cases import drawn_graph
 from tests.support.http_app import collect
 
@@ -80,7 +80,8 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Compute:
 def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute, tmp_path: Path) -> FakeCupy:
     found = FakeCupy()
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # likewise
+    for name, each in modules(found).items():
+        monkeypatch.setitem(sys.modules, name, each)
     monkeypatch.setattr(captured_plans, "consists_of_kernels", lambda _graph, _blocks: True)  # asks the driver
     return found
 
@@ -766,6 +767,12 @@ def test_a_cupy_that_cannot_compile(cupy: FakeCupy):
 
     with pytest.raises(CannotOpen, match=r"CuPy finds no NVRTC to compile kernels with: pip install '\.\[cuda13\]'"):
         opened()
+
+
+def test_a_cupy_without_cublas(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, CUBLAS, None)  # what Python takes for a module that is not there
+    with pytest.raises(CannotOpen, match=r"finds no cuBLAS to multiply matrices with: .*cuda13"):
+        CudaBackend()
 
 
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch):

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.fake_cupy import FakeCupy
+from tests.support.fake_cupy import FakeCupy, using
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCupy:
+def cupy(tmp_path: Path) -> Iterator[FakeCupy]:
     """In the place of CuPy, without a pool; kernels are NumPy's."""
     found = FakeCupy()
     found.cuda.Memory = lambda _size: SimpleNamespace(free=lambda _size: None)
     found.cuda.MemoryPointer = lambda memory, _offset: memory
-
-    def fill(form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
-        form.fill(np, inputs, box, out, output)
-
-    compute: Any = SimpleNamespace(fill=fill, clear_caches=lambda: None)
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # by its names
-    monkeypatch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", compute)
-    return found
+    with using(found, tmp_path):
+        yield found
 
 
 def test_all_vectors_and_some_drawn_calls(cupy: FakeCupy, capsys: pytest.CaptureFixture[str]) -> None:

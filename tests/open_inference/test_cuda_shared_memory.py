@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support import cuda_sharing
 from tests.support.cuda_sharing import Asker, infer_request, region_input, region_output
-from tests.support.fake_cupy import CUDARuntimeError, FakeCupy
+from tests.support.fake_cupy import CUDARuntimeError, FakeCupy, using
 from tests.support.http_app import Serving, app_settings, eventually, request_bytes, serving
 
 from tensorpost.values.problems import NoBackend
@@ -29,16 +27,8 @@ DEVICE_TO_DEVICE = 3
 @pytest.fixture(scope="module")
 def cupy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCupy]:
     found, folder = FakeCupy(), tmp_path_factory.mktemp("kernels")
-
-    def fill(form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
-        form.fill(np, inputs, box, out, output)
-
-    compute: Any = SimpleNamespace(fill=fill, clear_caches=lambda: None)
     found.shared = {bytes([1] * 64): np.zeros(1 << 20, np.uint8), bytes([2] * 64): np.zeros(1 << 20, np.uint8)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", compute)
-        patch.setenv("CUPY_CACHE_DIR", str(folder))
-        patch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # by its names
+    with using(found, folder) as patch:
         patch.setattr(ipc, "allocation_of", found.allocation_of)
         yield found
 

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-__all__ = ["CUDADriverError", "CUDARuntimeError", "FakeCupy", "OutOfMemoryError"]
+__all__ = ["CUBLAS", "CUDADriverError", "CUDARuntimeError", "FakeCupy", "OutOfMemoryError", "modules", "using"]
+
+CUBLAS = "cupy_backends.cuda.libs.cublas"
+
+
+def modules(found: Any) -> dict[str, Any]:
+    """What to have in `sys.modules` for it: itself, and cuBLAS, which CuPy imports when it needs it."""
+    return {"cupy": found, CUBLAS: SimpleNamespace()}
 
 
 class CUDARuntimeError(RuntimeError):
@@ -319,3 +329,28 @@ class FakeCupy:
             for memory in self.shared.values()
             if (begin := memory.__array_interface__["data"][0]) <= address < begin + memory.nbytes
         )
+
+
+def _fill(form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
+    form.fill(np, inputs, box, out, output)
+
+
+def _not_captured(*_: Any) -> None:
+    raise NotImplementedError
+
+
+@contextlib.contextmanager
+def using(found: FakeCupy, folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Let the CUDA backend use it, with NumPy's functions as kernels, and capture nothing.
+
+    Args:
+        found: stands in for CuPy.
+        folder: for kernels.
+    """
+    compute: Any = SimpleNamespace(fill=_fill, fill_keeping=_not_captured, clear_caches=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", compute)
+        patch.setenv("CUPY_CACHE_DIR", str(folder))
+        for name, module in modules(found).items():
+            patch.setitem(sys.modules, name, module)
+        yield patch

@@ -542,6 +542,10 @@ def _cupy() -> Any:
     except Exception as error:
         # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
         raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
+    try:
+        importlib.import_module("cupy_backends.cuda.libs.cublas")  # CuPy imports it when it first multiplies matrices
+    except ImportError as error:
+        raise CannotOpen(f"CuPy finds no cuBLAS to multiply matrices with: {INSTALL}") from error
     return cupy
 
 

@@ -275,7 +275,7 @@ class CapturedPlan:
             for memory, source in zip(self._staged, inputs, strict=False):
                 memory[:] = source
             stream = self._device.lane()
-            # Steps between launches take other memory: in that of the captured plan, all is free that a launch will read.
+            # Steps between launches take other memory: of the captured plan's, what a launch will read counts as free.
             with self._device.working(stream):
                 try:
                     if not self._staged:

@@ -1,0 +1,69 @@
+"""Operators that ONNX Runtime computes on processors, on a server with a device: a stand-in for CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.fake_cupy import FakeCupy, using
+from tests.support.http_app import Serving, serving
+
+from tensorpost import Client
+from tensorpost.onnx import OnnxNode
+from tensorpost.problems import NoBackend
+
+pytest.importorskip("onnx", reason="onnx is not installed; it has no wheel for every Python")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
+
+RNG = np.random.default_rng(1)
+X, W, B = (RNG.standard_normal(sizes).astype(np.float32) for sizes in ((2, 3, 8, 8), (4, 3, 3, 3), (4,)))
+
+
+def network(last: dict[str, Any]) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = [
+        {"name": "c", "op_type": "Conv", "inputs": ["x", "w", "b"], "attributes": {"pads": [1, 1, 1, 1]}},
+        {"name": "r", "op_type": "Relu", "inputs": ["c"]},
+        {"name": "last", "inputs": ["r"], **last},
+    ]
+    return {"inputs": {"x": {}, "w": {}, "b": {}}, "nodes": nodes, "outputs": {"y": "last"}}
+
+
+DECLARED = {
+    name: {"data_type": "FLOAT32", "sizes": list(array.shape)} for name, array in (("x", X), ("w", W), ("b", B))
+}
+POOLED = network({"op_type": "GlobalAveragePool"})
+ON_PROCESSOR = network({"op_type": "LpPool", "attributes": {"kernel_shape": [2, 2]}})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with using(FakeCupy(), tmp_path_factory.mktemp("kernels")), serving(auto_minimum_work=0) as found:
+        yield found
+
+
+def test_a_network_goes_to_the_device_if_all_of_its_nodes_do(server: Serving):
+    inputs = {"x": X, "w": W, "b": B}
+    with Client(server.url) as tp:
+        on_device = tp.run_graph(POOLED, inputs)
+        named = tp.run_graph(POOLED, inputs, backend="cuda")
+        on_processor = tp.run_graph(POOLED, inputs, backend="numpy")
+        cost = tp.validate(POOLED | {"inputs": DECLARED}).document["cost"]
+        stays = tp.run_graph(ON_PROCESSOR, inputs)
+        with pytest.raises(NoBackend, match=r"onnxruntime computes it, in host memory"):
+            tp.run_graph(ON_PROCESSOR, inputs, backend="cuda")
+    assert [result.backend for result in (on_device, named)] == ["cuda", "cuda"]
+    assert "onnxruntime" in on_processor.backend
+    assert "onnxruntime" in stays.backend
+    assert cost["backend"] == "cuda"
+    np.testing.assert_array_equal(on_device["y"], named["y"])
+    np.testing.assert_allclose(on_device["y"], on_processor["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_single_node_goes_there_too(server: Serving):
+    node = OnnxNode.of("Conv", {"X": X, "W": W, "B": B}, opset=21, pads=[1, 1, 1, 1])
+    with Client(server.url) as tp:
+        found, expected = (tp.call(node, {"X": X, "W": W, "B": B}, backend=backend) for backend in ("auto", "numpy"))
+    assert (found.backend, "onnxruntime" in expected.backend) == ("cuda", True)
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)
