@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.http.test_graphs import frame_of
 from tests.support.fake_cupy import FakeCupy, using
-from tests.support.http_app import Serving, serving
+from tests.support.http_app import FRAME, Serving, request_bytes, serving, split_frame
 
 from tensorpost import Client
 from tensorpost.onnx import OnnxNode
@@ -43,22 +44,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield found
 
 
+def answered(server: Serving, graph: dict[str, Any], backend: str) -> tuple[str, bytes]:
+    """The backend that computed a graph, and the bytes of the output."""
+    body = frame_of(graph, {"x": X, "w": W, "b": B})
+    answer = server.ask(request_bytes("POST", f"/v1/graphs?backend={backend}", body, FRAME))
+    _, tensors = split_frame(answer.body)
+    return answer.headers["tensorpost-backend"], tensors["y"]
+
+
 def test_a_network_goes_to_the_device_if_all_of_its_nodes_do(server: Serving):
-    inputs = {"x": X, "w": W, "b": B}
+    found = {backend: answered(server, POOLED, backend) for backend in ("auto", "cuda", "numpy")}
+    stays, _ = answered(server, ON_PROCESSOR, "auto")
     with Client(server.url) as tp:
-        on_device = tp.run_graph(POOLED, inputs)
-        named = tp.run_graph(POOLED, inputs, backend="cuda")
-        on_processor = tp.run_graph(POOLED, inputs, backend="numpy")
         cost = tp.validate(POOLED | {"inputs": DECLARED}).document["cost"]
-        stays = tp.run_graph(ON_PROCESSOR, inputs)
         with pytest.raises(NoBackend, match=r"onnxruntime computes it, in host memory"):
-            tp.run_graph(ON_PROCESSOR, inputs, backend="cuda")
-    assert [result.backend for result in (on_device, named)] == ["cuda", "cuda"]
-    assert "onnxruntime" in on_processor.backend
-    assert "onnxruntime" in stays.backend
+            tp.run_graph(ON_PROCESSOR, {"x": X, "w": W, "b": B}, backend="cuda")
+
+    names = [name for name, _ in found.values()]
+    assert names == ["cuda", "cuda", "numpy+onnxruntime"]
+    assert "onnxruntime" in stays
     assert cost["backend"] == "cuda"
-    np.testing.assert_array_equal(on_device["y"], named["y"])
-    np.testing.assert_allclose(on_device["y"], on_processor["y"], rtol=1e-4, atol=1e-5)
+    on_device, named, on_processor = (np.frombuffer(data, np.float32) for _, data in found.values())
+    np.testing.assert_array_equal(on_device, named)
+    np.testing.assert_allclose(on_device, on_processor, rtol=1e-4, atol=1e-5)
 
 
 def test_a_single_node_goes_there_too(server: Serving):

@@ -466,7 +466,7 @@ def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
         if driver.cuGraphNodeGetType(node, ctypes.byref(kind)) or kind.value not in (_KERNEL, _COPY, _MEMSET, _EMPTY):
             return False
         if kind.value == _COPY:
-            copy = _Copy()
+            copy = _CopyParameters()
             if driver.cuGraphMemcpyNodeGetParams(node, ctypes.byref(copy)):
                 return False
             ends = {copy.source.address, copy.target.address}
@@ -490,7 +490,7 @@ class _CopyEnd(ctypes.Structure):
         return int(self.host or 0) if self.kind == _ON_HOST else int(self.device)
 
 
-class _Copy(ctypes.Structure):
+class _CopyParameters(ctypes.Structure):
     """`CUDA_MEMCPY3D`."""
 
     _fields_ = (
