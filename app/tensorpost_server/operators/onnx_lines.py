@@ -31,6 +31,7 @@ from ..forms.expression import Expression, call, maximum, minimum, operand
 from ..forms.in_blocks import in_blocks
 from .onnx_elementwise import expression_form
 from .onnx_movement import packed_form
+from .onnx_small_types import dequantize_codes_form, needs_codes, quantize_codes_form
 from .product import gemm, wide
 from .reduction import positions, reduce_lines, top_k
 from .registry import form_of_node
@@ -205,6 +206,8 @@ def _matmul(
 @form_of_node("QuantizeLinear")
 def quantize_form(node: OnnxNode) -> Form:
     """`round(x / scale) + zero`, halves to even, limited to the output's type."""
+    if needs_codes(node):
+        return quantize_codes_form(node)
     limits = np.iinfo(data_type(node.output.data_type).dtype)
     whole = call("rint", operand(0) / operand(1))
     whole = whole + operand(2) if len(node.tensors) > 2 else whole
@@ -214,6 +217,8 @@ def quantize_form(node: OnnxNode) -> Form:
 @form_of_node("DequantizeLinear")
 def dequantize_form(node: OnnxNode) -> Form:
     """`(x - zero) * scale`."""
+    if needs_codes(node):
+        return dequantize_codes_form(node)
     real = operand(0) - operand(2) if len(node.tensors) > 2 else operand(0)
     return _scaled(node, real * operand(1))
 

@@ -294,7 +294,7 @@ class _ModelReader:
         weights: dict[str, NDArray[Any]] = {}
         most = MOST_FLOATS_BY_VALUE if len(self._constants) <= MOST_WEIGHTS else MOST_BY_VALUE
         for text, value in self._constants.items():
-            if value.size <= (MOST_BY_VALUE if value.dtype.kind in "biu" else most) and _has_json(value):
+            if value.size <= (MOST_BY_VALUE if data_type(value.dtype).kind in "biu" else most) and _has_json(value):
                 constants[text] = tensor_to_json(value)
             else:
                 weights[text] = value
@@ -331,6 +331,4 @@ def _as_json(value: Any) -> Any:
 
 def _has_json(value: NDArray[Any]) -> bool:
     row = data_type(value.dtype)
-    return row.safetensors is not None and bool(
-        value.dtype.kind in "biu" or np.isfinite(value.astype(np.float64)).all()
-    )
+    return row.safetensors is not None and bool(row.kind in "biu" or np.isfinite(value.astype(np.float64)).all())

@@ -27,7 +27,7 @@ from .tensor import MAX_RANK, OnnxTensor
 Number = int | float
 MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
 
-TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type"})
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
 _ALIASES: Mapping[str, str] = {"half": "float16", "single": "float32", "float": "float", "double": "double"}
 """Names of types in C and NumPy besides ours, in lower case."""
@@ -382,7 +382,7 @@ def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeV
         report.add("attribute-type", path, message, None, '{"data_type": "float", "shape": [1], "data": [0]}')
         return None
     kind = data_type(name)
-    return (kind.numpy_name, float(number) if kind.dtype.kind not in "iub" else int(number))
+    return (kind.numpy_name, float(number) if kind.kind not in "iub" else int(number))
 
 
 def _offers(schema: OnnxSchema, name: str, value: object) -> bool:

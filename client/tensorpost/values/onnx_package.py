@@ -29,7 +29,7 @@ _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 def schema_row(schema: Any) -> dict[str, Any]:
     """A version of an operator as `operators.json` has it, from an `onnx.defs.OpSchema`.
 
-    Types that no tensor here has are left out: sequences, and those of fewer than 8 bits.
+    Types that no tensor here has are left out: sequences and optional values.
     """
     types = {entry.type_param_str: _types(entry.allowed_type_strs) for entry in schema.type_constraints}
     attributes: dict[str, list[Any]] = {}
