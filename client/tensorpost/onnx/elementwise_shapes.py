@@ -100,7 +100,7 @@ def _cast(context: InferenceContext) -> InferredOutputs:
         for row in DATA_TYPES
         if (row.onnx.upper() == target.upper() if isinstance(target, str) else row.onnx_code == target)
     ]
-    allowed = [name for name in context.schema.outputs[0].types if name != "str"]  # which no body holds
+    allowed = context.schema.outputs[0].types
     if not named or named[0] not in allowed:
         refuse_type(context, "to", "does not convert to", target, allowed)
     return InferredOutputs([context.first.shape], BroadcastParameters(), {"T2": named[0]})

@@ -148,7 +148,9 @@ def _model(node: Mapping[str, Any], onnx: Any, *, scalars: bool) -> Any:
     proto = helper.make_node(node["op_type"], node["inputs"], node["outputs"], **attributes)
     outputs = [helper.make_empty_tensor_value_info(name) for name in node["outputs"]]
     known = _known_outputs(node)
-    outputs = [helper.make_tensor_value_info(each.name, *known[each.name]) if each.name in known else each for each in outputs]
+    outputs = [
+        helper.make_tensor_value_info(each.name, *known[each.name]) if each.name in known else each for each in outputs
+    ]
     constants = [_constant(name, kind, values, onnx, scalars=scalars) for name, kind, values in node["constants"]]
     graph = helper.make_graph([proto], node["op_type"], tensors, outputs, constants)
     opset = helper.make_opsetid("", node["version"])
