@@ -163,7 +163,8 @@ def _known_outputs(node: Mapping[str, Any]) -> Mapping[str, tuple[int, Sequence[
     if node["op_type"] == "GroupNormalization" and "X" in tensors:
         return {"Y": tensors["X"]}
     if node["op_type"] == "MaxUnpool" and "X" in tensors:
-        return {"output": (tensors["X"][0], values) for name, _, values in node["constants"] if name == "output_shape"}
+        given = {name: values for name, _, values in node["constants"]}
+        return {"output": (tensors["X"][0], given["output_shape"])} if "output_shape" in given else {}
     if node["op_type"] == "Attention" and "past_key" not in tensors:  # what is present is what was given
         heads = node["attributes"].get("kv_num_heads", 0)
         pairs = (("present_key", "K"), ("present_value", "V"))
