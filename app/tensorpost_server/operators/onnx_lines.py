@@ -1,7 +1,7 @@
 """ONNX's softmax, reductions, selections, scans, products and quantization.
 
-Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; integers wrap, and a mean
-or a root of them is truncated; NaN is the largest in TopK, and what ArgMax and ArgMin find.
+Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; sums of integers wrap, and a
+mean or a root of them is truncated, but right where the type holds it, even if it does not hold the sum; NaN is the largest in TopK, and what ArgMax and ArgMin find.
 """
 
 from __future__ import annotations
@@ -67,12 +67,18 @@ def reduce_form(node: OnnxNode) -> Form:
     axes, function = node.parameters_as(AxesParameters).axes, _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)
-    parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size)
+    item = 8 if node.input.row.kind in "iu" else node.input.row.item_size
+    parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, item)
     return _lines(node, _reduce, axes, parameters, scratch, reduction=function.name)
 
 
 def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
-    if x.size:
+    if x.size and x.dtype.kind in "iu" and function is ReduceFunction.AVERAGE:
+        out[...] = _whole_mean(xp, x, axes)
+    elif x.size and x.dtype.kind in "iu" and function is ReduceFunction.L2:
+        wide = x.astype("float64")
+        out[...] = xp.sqrt(xp.sum(in_blocks(xp, xp.square, wide, wide), axis=axes, keepdims=True))
+    elif x.size:
         reduce_lines(xp, x, out, axes, function)
     elif function in (ReduceFunction.MAX, ReduceFunction.MIN):
         lowest: Any = -np.inf
@@ -86,6 +92,18 @@ def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: R
         logarithms = dict.fromkeys((ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP), -np.inf)
         value = {ReduceFunction.MULTIPLY: 1, ReduceFunction.AVERAGE: np.nan, **logarithms}.get(function, 0)
         out[...] = value if np.isfinite(value) or out.dtype.kind not in "iu" else 0
+
+
+def _whole_mean(xp: ModuleType, x: Any, axes: tuple[int, ...]) -> Any:
+    """The exact mean of integers, truncated: of the upper and lower halves of 64 bits, whose sums fit."""
+    wide = "uint64" if x.dtype == np.uint64 else "int64"
+    x, half = x.astype(wide, copy=False), np.dtype(wide).type(32)
+    total = {"axis": axes, "keepdims": True, "dtype": wide}
+    upper, lower = xp.sum(x >> half, **total), xp.sum(x & np.dtype(wide).type(0xFFFFFFFF), **total)
+    count = np.dtype(wide).type(x.size // upper.size)
+    rest = ((upper % count) << half) + lower
+    mean = ((upper // count) << half) + rest // count
+    return mean + ((mean < 0) & (rest % count != 0))  # floored so far
 
 
 @form_of_node("ArgMax", "ArgMin")

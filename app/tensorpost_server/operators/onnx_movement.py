@@ -20,6 +20,7 @@ from tensorpost.onnx.parameters import (
     PadParameters,
     ReductionParameters,
     ScatterParameters,
+    SequenceParameters,
     SliceParameters,
     TransposeParameters,
 )
@@ -314,7 +315,9 @@ def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: in
 @form_of_node("ReverseSequence")
 def reverse_form(node: OnnxNode) -> BoxFunction:
     """The first elements of each entry of the batch reversed along the time axis, as many as its length says."""
-    return BoxFunction(_reverse, 2, node.meaning.named(), 2, block=BLOCK)
+    time = node.parameters_as(SequenceParameters).time
+    lengths = IndexRange(node.schema.name, 1, (time,), (node.input.shape[time],), "sequence_lens")
+    return BoxFunction(_reverse, 2, node.meaning.named(), 2, block=BLOCK, index_range=lengths)
 
 
 def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: int) -> None:

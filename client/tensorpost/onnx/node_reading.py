@@ -371,8 +371,9 @@ def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeV
         content = cast("Mapping[str, Any]", raw)
         name, raw = content.get("data_type"), content.get("data")
     else:
+        is_array = hasattr(raw, "dtype")
         raw = np.asarray(raw)
-        name = "float32" if raw.dtype == np.float64 else raw.dtype.name
+        name = "float32" if raw.dtype == np.float64 and not is_array else raw.dtype.name
         raw = raw.reshape(-1).tolist()
     items = cast("Sequence[Any]", raw if isinstance(raw, (list, tuple)) else [raw])
     path = ("attributes", entry.name)
