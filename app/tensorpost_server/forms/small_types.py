@@ -57,24 +57,16 @@ def codes_of(xp: ModuleType, numbers: Any, name: str, *, saturate: bool = True, 
     encoding = _encoding(name, round_mode if name == "float8_e8m0fnu" else "")
     wide = numbers.astype("float64")
     codes = xp.searchsorted(xp.asarray(encoding.thresholds), abs(wide), side="right").astype("uint8")
-    codes[codes > encoding.largest] = encoding.largest if saturate else encoding.beyond
+    codes = xp.where(codes > encoding.largest, np.uint8(encoding.largest if saturate else encoding.beyond), codes)
+    sign, nan, missing = np.uint8(encoding.sign), np.uint8(encoding.nan or 0), xp.isnan(wide)
     if not encoding.sign:
-        if not saturate:
-            codes[wide < encoding.least] = encoding.nan
-        codes[wide < 0] = encoding.nan
-    else:
-        negative = xp.signbit(wide)
-        if name not in _SIGNED_ZEROS:
-            negative &= codes != 0
-        codes |= negative.astype("uint8") * np.uint8(encoding.sign)
-    missing = xp.isnan(wide)
-    if name in ("float8_e4m3fn", "float8_e5m2"):
-        codes[missing] = encoding.nan | (codes[missing] & np.uint8(encoding.sign))
-    elif encoding.nan is None:
-        codes[missing] = np.uint8(encoding.sign) & ~codes[missing]
-    else:
-        codes[missing] = encoding.nan
-    return codes
+        outside = missing | (wide < (0 if saturate else encoding.least))
+        return xp.where(outside, nan, codes)
+    negative = xp.signbit(wide) if name in _SIGNED_ZEROS else xp.signbit(wide) & (codes != 0)
+    signs = xp.where(negative, sign, np.uint8(0))
+    if encoding.nan is None:
+        return xp.where(missing, sign ^ signs, codes | signs)
+    return xp.where(missing, nan | signs if nan < encoding.sign else nan, codes | signs)
 
 
 def _integer_codes(xp: ModuleType, numbers: Any, row: DataType) -> Any:

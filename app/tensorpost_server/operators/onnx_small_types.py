@@ -40,7 +40,7 @@ def cast_form(node: OnnxNode) -> Pointwise | BoxFunction:
         ("saturate", bool(node.attribute("saturate"))),
         ("round_mode", node.attribute("round_mode") or "up"),
     )
-    return BoxFunction(_cast, len(node.tensors), parameters, 4, block=_BLOCK)
+    return BoxFunction(_cast, len(node.tensors), parameters, 4, block=_BLOCK, of_bits=True)
 
 
 def _cast(
@@ -48,9 +48,24 @@ def _cast(
 ) -> None:  # fmt: skip
     numbers = _numbers(xp, _part(inputs[0], box), data_type(source))
     if data_type(target).is_small:
-        out.view("uint8")[...] = codes_of(xp, numbers, target, saturate=saturate, round_mode=round_mode)
+        out[...] = codes_of(xp, numbers, target, saturate=saturate, round_mode=round_mode)
+    else:
+        _store(xp, numbers, out, target)
+
+
+def _store(xp: ModuleType, numbers: Any, out: Any, target: str) -> None:
+    """Cast float32 or int8 to a type of more than 8 bits; of bfloat16 the output has the bits."""
+    if target == "bfloat16":
+        out[...] = _bfloat16_bits(xp, numbers.astype("float32")) >> np.uint32(16)
     else:
         cast(numbers.dtype.name, target).fill(xp, [numbers], whole_box(out.shape), out)
+
+
+def _bfloat16_bits(xp: ModuleType, numbers: Any) -> Any:
+    """The bits of float32 rounded to what bfloat16 holds; NaN stays NaN."""
+    bits = numbers.view("uint32")
+    near = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return xp.where(xp.isnan(numbers), (bits | np.uint32(0x400000)) & np.uint32(0xFFFF0000), near)
 
 
 def _part(array: Any, box: Box) -> Any:
@@ -58,10 +73,10 @@ def _part(array: Any, box: Box) -> Any:
 
 
 def _numbers(xp: ModuleType, array: Any, row: DataType) -> Any:
-    """The elements in a type that array libraries compute with."""
+    """The elements in a type that array libraries compute with; those of `ml_dtypes` come as bits."""
     if row.is_small:
-        return numbers_of(xp, array.view("uint8"), row.numpy_name)
-    return array.astype("float32") if row.numpy_name == "bfloat16" else array
+        return numbers_of(xp, array, row.numpy_name)
+    return (array.astype("uint32") << np.uint32(16)).view("float32") if row.numpy_name == "bfloat16" else array
 
 
 @form_of_node("IsInf", "IsNaN")
@@ -71,7 +86,7 @@ def finite_form(node: OnnxNode) -> Pointwise | BoxFunction:
         return twin_form(node) if node.op_type == "IsNaN" else infinity_form(node)
     signs = (bool(node.attribute("detect_negative")), bool(node.attribute("detect_positive")))
     parameters = (("source", node.input.data_type), ("signs", None if node.op_type == "IsNaN" else signs))
-    return BoxFunction(_is_special, 1, parameters, 2, block=_BLOCK)
+    return BoxFunction(_is_special, 1, parameters, 2, block=_BLOCK, of_bits=True)
 
 
 def _is_special(
@@ -110,12 +125,12 @@ def quantize_codes_form(node: OnnxNode) -> BoxFunction:
         ("precision", precision_of(node)),
         ("saturate", saturate is None or bool(saturate)),
     )
-    return BoxFunction(_quantize, len(node.tensors), parameters, 6, block=_BLOCK)
+    return BoxFunction(_quantize, len(node.tensors), parameters, 6, block=_BLOCK, of_bits=True)
 
 
 def dequantize_codes_form(node: OnnxNode) -> BoxFunction:
     """`(x - zero) * scale`; see `needs_codes`."""
-    return BoxFunction(_dequantize, len(node.tensors), _parameters(node), 4, block=_BLOCK)
+    return BoxFunction(_dequantize, len(node.tensors), _parameters(node), 4, block=_BLOCK, of_bits=True)
 
 
 def _parameters(node: OnnxNode) -> tuple[tuple[str, Any], ...]:
@@ -159,16 +174,12 @@ def _quantize(
     quotient = _rounded(xp, _rounded(xp, x, precision) / _rounded(xp, scale, precision), precision)
     target = data_type(types[-1])
     if target.kind == "f":
-        made = codes_of(xp, quotient + zero[0] if zero else quotient, target.numpy_name, saturate=saturate)
-        out.view("uint8")[...] = made
+        out[...] = codes_of(xp, quotient + zero[0] if zero else quotient, target.numpy_name, saturate=saturate)
         return
     whole = xp.rint(xp.nan_to_num(quotient, nan=0.0))
     low, high = target.limits
     whole = xp.clip(whole + zero[0] if zero else whole, low, high)
-    if target.is_small:
-        out.view("uint8")[...] = codes_of(xp, whole, target.numpy_name)
-    else:
-        out[...] = whole
+    out[...] = codes_of(xp, whole, target.numpy_name) if target.is_small else whole
 
 
 def _rounded(xp: ModuleType, numbers: Any, precision: str) -> Any:
@@ -176,9 +187,7 @@ def _rounded(xp: ModuleType, numbers: Any, precision: str) -> Any:
     if precision == "float16":
         return numbers.astype("float16").astype("float32")
     if precision == "bfloat16":
-        bits = numbers.view("uint32")
-        near = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-        return xp.where(xp.isnan(numbers), numbers, near.view("float32"))
+        return _bfloat16_bits(xp, numbers).view("float32")
     return numbers
 
 
@@ -188,4 +197,4 @@ def _dequantize(
 ) -> None:  # fmt: skip
     x, scale, *zero = _operands(xp, inputs, box, types, sizes, axis, block)
     real = (x - zero[0] if zero else x) * scale
-    cast("float32", types[-1]).fill(xp, [real], whole_box(out.shape), out)
+    _store(xp, real, out, types[-1])
