@@ -96,8 +96,8 @@ def test_integers_divided_by_0(tp: Client, dtype: Any) -> None:
 def test_means_that_fit_though_the_sum_does_not(tp: Client, dtype: Any) -> None:
     most, least = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
     chance = np.random.default_rng(0)
-    lines = np.stack([np.full(5, most, dtype), np.full(5, least, dtype), np.array([most, most - 2, 7, 0, 1], dtype),
-                      np.array([least, least + 1, 3, 0, least], dtype), *chance.integers(least, most, (20, 5), dtype)])  # fmt: skip
+    chosen = [[most] * 5, [least] * 5, [most, most - 2, 7, 0, 1], [least, least + 1, 3, 0, least]]
+    lines = np.concatenate([np.array(chosen, dtype), chance.integers(least, most, (20, 5), dtype)])
     found = tp.onnx("ReduceMean", lines, [1], opset=18, keepdims=0)
     assert found.dtype == lines.dtype
     exact = [sum(map(int, line)) for line in lines]

@@ -1,4 +1,4 @@
-"""The indices that ONNX says are an error, those outside of their axis, and lengths; found before anything is computed."""
+"""Indices outside of their axis, and lengths beyond it, which are errors: found before anything is computed."""
 
 from __future__ import annotations
 

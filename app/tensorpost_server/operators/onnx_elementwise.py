@@ -25,7 +25,7 @@ from tensorpost.onnx.parameters import BroadcastParameters
 from tensorpost.onnx.shapes import row_of
 from tensorpost.values.datatypes import data_type
 
-from ..forms import Pointwise
+from ..forms import Copies, Form, Pointwise
 from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import gelu, hard_sigmoid, sigmoid, softplus
 from .elementwise import floored_remainder, quotient
@@ -89,6 +89,7 @@ _UNARY: dict[str, Callable[[OnnxNode, Expression], Expression]] = {
 
 _BINARY: dict[str, Callable[[OnnxNode, Expression, Expression], Expression]] = {
     "BitShift": lambda node, a, b: a << b if node.attribute("direction") == "LEFT" else a >> b,
+    "SwiGLU": lambda node, a, b: a * sigmoid(a * _attribute(node, "alpha")) * b,
     "Div": lambda node, a, b: quotient(_dtype(node), a, b),
     "Mod": lambda node, a, b: call("fmod", a, b) if node.attribute("fmod") else floored_remainder(_dtype(node), a, b),
 }
@@ -180,6 +181,17 @@ def shrink_form(node: OnnxNode) -> Pointwise:
     if _dtype(node).kind == "f":
         return expression_form(node, shrunk)
     return expression_form(node, saturated(shrunk, node.input.data_type), types=("float64",))
+
+
+@form_of_node("BitCast")
+def bit_cast_form(node: OnnxNode) -> Form:
+    """The bits of each element."""
+    if node.input.data_type == node.output.data_type:
+        return (
+            Copies.of_box(node.output.shape) if 0 not in node.output.shape else Copies((len(node.output.shape),), ((),))
+        )
+    bits = f"uint{8 * node.input.row.item_size}"
+    return replace(expression_form(node, operand(0), types=(bits,), wide=bits), of_bits=True)
 
 
 def cast(source: str, target: str) -> Pointwise:

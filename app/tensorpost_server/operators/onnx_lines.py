@@ -1,7 +1,8 @@
 """ONNX's softmax, reductions, selections, scans, products and quantization.
 
-Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; sums of integers wrap, and a
-mean or a root of them is truncated, but right where the type holds it, even if it does not hold the sum; NaN is the largest in TopK, and what ArgMax and ArgMin find.
+Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; sums of integers wrap; a
+mean or a root of them is truncated, but right where the type holds it, even if it does not hold the sum; NaN is the
+largest in TopK, and what ArgMax and ArgMin find.
 """
 
 from __future__ import annotations

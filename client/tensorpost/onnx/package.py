@@ -63,11 +63,11 @@ _IN_DIRECTML: Mapping[str, str] = {
 }  # fmt: skip
 """Operators of ONNX that only ONNX Runtime computes here, and DirectML's operator of the same kind; for messages."""
 _NOT_IN_DIRECTML = frozenset((
-    "AffineGrid", "Attention", "Bernoulli", "BitCast", "BlackmanWindow", "CausalConvWithState", "CenterCropPad",
-    "Col2Im", "Compress", "DFT", "DeformConv", "Det", "Dropout", "Einsum", "GlobalLpPool", "GridSample",
+    "AffineGrid", "Attention", "Bernoulli", "BlackmanWindow", "CausalConvWithState", "CenterCropPad",
+    "Col2Im", "Compress", "DeformConv", "Det", "Dropout", "Einsum", "GlobalLpPool", "GridSample",
     "GroupNormalization", "HammingWindow", "HannWindow", "InstanceNormalization", "LayerNormalization",
     "LinearAttention", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression", "QLinearConv",
-    "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "SwiGLU",
+    "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "SoftmaxCrossEntropyLoss",
     "TensorScatter", "Unique",
 ))  # fmt: skip
 
