@@ -108,7 +108,8 @@ X = np.zeros((2, 5, 1))
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes", "says"),
     [
-        ("DFT", {"input": np.zeros((2, 5, 3))}, {}, "takes real numbers"), ("DFT", {"input": np.zeros(2)}, {}, "takes real"),
+        ("DFT", {"input": np.zeros((2, 5, 3))}, {}, "takes real numbers"),
+        ("DFT", {"input": np.zeros(2)}, {}, "takes real numbers"),
         ("DFT", {"input": X, "axis": [2]}, {}, "of which nothing is transformed"),
         ("DFT", {"input": X, "axis": [-1]}, {}, "of which nothing is transformed"),
         ("DFT", {"input": X, "dft_length": [0]}, {}, "is none"),
