@@ -24,8 +24,10 @@ from tensorpost.values.packed_elements import packed_elements
 _IR_VERSION = 8  # as that of the models of one node
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 _KINDS = {"FLOAT": 1, "INT": 2, "STRING": 3, "TENSOR": 4, "FLOATS": 6, "INTS": 7}  # AttributeProto.AttributeType
-_SCALARS = frozenset({"axis", "constant_value", "delta", "depth", "k", "limit", "start"})
-"""Values that are tensors of rank 0: of CumSum, Pad, Range, OneHot and Trilu."""
+_SCALARS = frozenset({
+    "axis", "constant_value", "delta", "depth", "dft_length", "frame_length", "frame_step", "k", "limit", "start",
+})  # fmt: skip
+"""Values that are tensors of rank 0: of CumSum, Pad, Range, OneHot, Trilu, DFT and STFT."""
 
 
 @dataclass(frozen=True, slots=True)
