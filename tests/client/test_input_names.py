@@ -11,11 +11,11 @@ from tensorpost import Client
 from tensorpost import descriptors as dml
 from tensorpost.problems import InvalidParameter
 
-A, B = np.float32([1, 2]), np.float32([10, 20])
+A, B = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
 TENSOR = dml.BufferTensorDesc(data_type="FLOAT32", sizes=[2])
 ADD = dml.ElementWiseAddOperatorDesc(a_tensor=TENSOR, b_tensor=TENSOR, output_tensor=TENSOR)
 JOIN = dml.JoinOperatorDesc(
-    input_tensors=[TENSOR, TENSOR], output_tensor=dml.BufferTensorDesc(data_type="FLOAT32", sizes=[4]), axis=0
+    input_tensors=(TENSOR, TENSOR), output_tensor=dml.BufferTensorDesc(data_type="FLOAT32", sizes=[4]), axis=0
 )
 
 
@@ -26,7 +26,7 @@ JOIN = dml.JoinOperatorDesc(
 def test_inputs_by_any_of_their_names(server_url: str, inputs: dict[str, Any]) -> None:
     with Client(server_url) as tp:
         assert tp.run(ADD, inputs).tolist() == [11, 22]
-        assert b"".join(map(bytes, tp.stream(ADD, inputs))) == np.float32([11, 22]).tobytes()
+        assert b"".join(map(bytes, tp.stream(ADD, inputs))) == np.array([11, 22], np.float32).tobytes()
 
 
 @pytest.mark.parametrize("inputs", [{"input_0": A, "input_1": B}, {"InputTensors": [A, B]}, {"input_tensors": (A, B)}])

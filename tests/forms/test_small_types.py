@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.datatypes import DATA_TYPES, data_type
 from tensorpost.values.packed_elements import packed_bytes, packed_elements, unpacked_elements
-from tensorpost_server.forms.small_types import codes_of, numbers_of
+from tensorpost_server.forms.small_types import codes_by_thresholds, codes_of, numbers_of
 
 SMALL = [row.numpy_name for row in DATA_TYPES if row.is_small]
 FLOATS = [name for name in SMALL if data_type(name).kind == "f" and name != "float8_e8m0fnu"]
@@ -53,8 +53,10 @@ def test_the_high_bits_of_a_byte_do_not_count(name: str) -> None:
 @pytest.mark.parametrize("name", FLOATS)
 def test_codes_are_those_of_ml_dtypes(name: str) -> None:
     numbers = hard_numbers(name)
-    found = codes_of(np, numbers, name, saturate=False)
-    np.testing.assert_array_equal(found, numbers.astype(data_type(name).dtype).view(np.uint8))
+    wanted = numbers.astype(data_type(name).dtype).view(np.uint8)
+    np.testing.assert_array_equal(codes_of(np, numbers, name, saturate=False), wanted)
+    found = codes_by_thresholds(np, numbers, name, saturate=False, round_mode="up")
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("name", [name for name in FLOATS if not data_type(name).bits])
@@ -63,6 +65,8 @@ def test_saturated_codes(name: str) -> None:
     most: Any = ml_dtypes.finfo(dtype).max
     wanted = np.clip(numbers, -float(most), float(most)).astype(dtype).view(np.uint8)
     np.testing.assert_array_equal(codes_of(np, numbers, name), wanted)
+    found = codes_by_thresholds(np, numbers, name, saturate=True, round_mode="up")
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("source", [np.float16, np.float64, np.int32, np.uint8, np.bool_])
@@ -70,6 +74,8 @@ def test_codes_of_other_types(source: Any) -> None:
     numbers = np.arange(0, 260).astype(source)
     wanted = numbers.astype(np.float64).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     np.testing.assert_array_equal(codes_of(np, numbers, "float8_e4m3fn"), wanted)
+    found = codes_by_thresholds(np, numbers.astype(np.float64), "float8_e4m3fn", saturate=True, round_mode="up")
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_float64_is_rounded_once() -> None:

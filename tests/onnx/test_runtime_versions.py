@@ -17,7 +17,7 @@ from tensorpost.values.problems import NoBackend
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
 X = np.random.default_rng(0).random((1, 1, 4, 4)).astype(np.float32)
-BOXES, BATCHES = np.float32([[0, 0, 3, 3]]), np.array([0])
+BOXES, BATCHES = np.array([[0, 0, 3, 3]], np.float32), np.array([0])
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_their_versions_differ_by_types_only() -> None:
     ("op_type", "inputs", "attributes"),
     [
         ("RoiAlign", [X, BOXES, BATCHES], {"output_height": 2, "output_width": 2}),
-        ("MaxRoiPool", [X, np.float32([[0, 0, 0, 3, 3]])], {"pooled_shape": [2, 2]}),
+        ("MaxRoiPool", [X, np.array([[0, 0, 0, 3, 3]], np.float32)], {"pooled_shape": [2, 2]}),
         ("GlobalLpPool", [X], {"p": 3}),
     ],
 )

@@ -13,7 +13,7 @@ from tests.support.live_server import default_server
 from tensorpost import Client
 from tensorpost.values.problems import InvalidDescriptor
 
-X = np.float32([1, 2, 3])
+X = np.array([1, 2, 3], np.float32)
 SEQUENCES = np.arange(6, dtype=np.float32).reshape(3, 2)
 MOST = np.iinfo(np.int64).max
 
@@ -54,8 +54,8 @@ def test_split_into_more_parts_than_elements(tp: Client) -> None:
 
 
 def test_one_hot_of_a_scalar(tp: Client) -> None:
-    assert tp.onnx("OneHot", np.array(2), [4], np.float32([0, 1])).tolist() == [0, 0, 1, 0]
-    assert tp.onnx("OneHot", np.array(-5), [4], np.float32([0, 1])).tolist() == [0, 0, 0, 0]
+    assert tp.onnx("OneHot", np.array(2), [4], np.array([0, 1], np.float32)).tolist() == [0, 0, 1, 0]
+    assert tp.onnx("OneHot", np.array(-5), [4], np.array([0, 1], np.float32)).tolist() == [0, 0, 0, 0]
 
 
 def test_a_scalar_of_axes_is_one_axis(tp: Client) -> None:
@@ -120,7 +120,7 @@ def test_sums_wrap(tp: Client) -> None:
 
 @pytest.mark.parametrize("opset", [10, 11, 13])
 def test_slices_of_a_reversed_axis(tp: Client, opset: int) -> None:
-    x = np.float32([1, 2, 3, 4])
+    x = np.array([1, 2, 3, 4], np.float32)
 
     def cut(start: int, end: int, step: int) -> list[float]:
         return tp.onnx("Slice", x, [start], [end], [0], [step], opset=opset).tolist()

@@ -71,7 +71,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "DFT": [([X[..., :2].copy()], {"axis": 1}), ([X[..., :1].copy()], {"axis": 1, "onesided": 1}),
             ([X[..., :2].copy()], {"axis": 0, "inverse": 1, "dft_length": [5]})],
     "STFT": [([X[..., :1].copy()], {"frame_step": [1], "frame_length": [2]}),
-             ([X[..., :1].copy(), np.float32([0.5, 1])], {"frame_step": [2], "onesided": 0})],
+             ([X[..., :1].copy(), np.array([0.5, 1], np.float32)], {"frame_step": [2], "onesided": 0})],
     "Concat": [([X, X[:, :1], X], {"axis": 1}), ([I, I], {"axis": 0})],
     "DepthToSpace": [([NCHW], {"blocksize": 2}), ([NCHW], {"blocksize": 2, "mode": "CRD"})],
     "SpaceToDepth": [([NCHW], {"blocksize": 2})],

@@ -54,6 +54,17 @@ def codes_of(xp: ModuleType, numbers: Any, name: str, *, saturate: bool = True, 
     row = data_type(name)
     if row.kind in "iu":
         return _integer_codes(xp, numbers, row)
+    wide = numbers if numbers.dtype.kind == "f" else numbers.astype("float64")
+    # ml_dtypes takes a tenth of the time; it rounds float64 to float32 first, which may be another number.
+    if xp is np and wide.dtype.itemsize <= 4 and name != "float8_e8m0fnu":
+        most = float(_numbers(name)[_encoding(name, "").largest])
+        limited = np.clip(wide, -most, most) if saturate else wide
+        return limited.astype(row.dtype).view(np.uint8)
+    return codes_by_thresholds(xp, wide, name, saturate=saturate, round_mode=round_mode)
+
+
+def codes_by_thresholds(xp: ModuleType, numbers: Any, name: str, *, saturate: bool, round_mode: str) -> Any:
+    """`codes_of` of a floating-point type, without `ml_dtypes` and for any array library."""
     encoding = _encoding(name, round_mode if name == "float8_e8m0fnu" else "")
     wide = numbers.astype("float64")
     codes = xp.searchsorted(xp.asarray(encoding.thresholds), abs(wide), side="right").astype("uint8")

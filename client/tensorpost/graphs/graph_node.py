@@ -60,7 +60,7 @@ def references(inputs: object, path: Path = ("inputs",)) -> Iterator[tuple[str, 
         if inputs:
             yield inputs, path
     elif is_object(inputs):
-        for key, value in () if inputs.keys() == {"data_type", "data"} else inputs.items():
+        for key, value in () if {*inputs} == {"data_type", "data"} else inputs.items():
             yield from references(value, (*path, str(key)))
     elif is_list(inputs):
         for place, value in enumerate(inputs):

@@ -19,12 +19,12 @@ if (MISSING := missing_device()) is not None:
     pytest.skip(MISSING, allow_module_level=True)
 
 NAMES = [row.numpy_name for row in DATA_TYPES if row.in_ml_dtypes]
-FLOATS = np.float32([0, -0.0, 1, -1.5, 0.3, 448, 464, 465, 1e9, -1e9, 1e-9, np.inf, -np.inf, np.nan, 3, 7.5])
+FLOATS = np.array([0, -0.0, 1, -1.5, 0.3, 448, 464, 465, 1e9, -1e9, 1e-9, np.inf, -np.inf, np.nan, 3, 7.5], np.float32)
 
 
 @pytest.fixture(scope="module")
 def cuda() -> Backend:
-    from tensorpost_server.backends.cuda import CudaBackend
+    from tensorpost_server.backends.cuda.backend import CudaBackend
 
     ((_, found),) = list(CudaBackend.open_all(DeviceOptions()))[:1]
     assert not isinstance(found, CannotOpen)
@@ -87,7 +87,7 @@ def test_bfloat16_by_index(cuda: Backend) -> None:
 def test_quantization(cuda: Backend, name: str) -> None:
     opset = 28 if data_type(name).bits == 6 else 25
     x = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32) * 8
-    scale = np.float32([0.5, 1, 2, 3, 0.25, 1.5])
+    scale = np.array([0.5, 1, 2, 3, 0.25, 1.5], np.float32)
     zero = np.ones(6).astype(data_type(name).dtype)
     same(cuda, "QuantizeLinear", {"x": x, "y_scale": scale, "y_zero_point": zero}, opset)
     same(cuda, "DequantizeLinear", {"x": x.astype(zero.dtype), "x_scale": scale, "x_zero_point": zero}, opset)

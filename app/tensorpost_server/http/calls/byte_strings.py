@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -56,9 +56,10 @@ def read_strings(strings: StringCall, tensors: Sequence[AnnouncedTensor], memory
     if not strings.reads_texts:
         return found
     for index, tensor in enumerate(tensors):
-        block = found[index]
+        block: Any = found[index]
         if tensor.data_type.numpy_name == "str" and isinstance(block, memoryview):
-            found[index] = cast("Block", strings.read(np.frombuffer(block, np.int64)).view(np.uint8).data)
+            numbers = np.frombuffer(cast("memoryview", block), np.int64)
+            found[index] = cast("Block", strings.read(numbers).view(np.uint8).data)
     return found
 
 
