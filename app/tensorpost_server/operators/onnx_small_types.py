@@ -151,16 +151,14 @@ def _operands(
     """The elements of a box, and what of the scales and zero points belongs to them, in float32."""
     found: list[Any] = []
     for place, array in enumerate(inputs):
-        part = [slice(*span) for span in box]
-        if block and place:
+        row, part, spreads = data_type(types[place]), [slice(*span) for span in box], bool(block and place)
+        if spreads:
             part[axis] = slice(None)
-            read = xp.take(array[tuple(part)], xp.arange(*box[axis]) // block, axis=axis)
         elif sizes:
-            ones = [slice(0, 1) if n == 1 else at for n, at in zip(sizes[place], part, strict=True)]
-            read = array.reshape(sizes[place])[(*ones, ...)]
-        else:
-            read = array[(*part, ...)]
-        found.append(_numbers(xp, read, data_type(types[place])).astype("float32"))
+            part = [slice(0, 1) if n == 1 else at for n, at in zip(sizes[place], part, strict=True)]
+        own = array.reshape(sizes[place]) if sizes else array
+        read = _numbers(xp, own[(*part, ...)], row).astype("float32")
+        found.append(xp.take(read, xp.arange(*box[axis]) // block, axis=axis) if spreads else read)
     return found
 
 

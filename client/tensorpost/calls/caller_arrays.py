@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import descriptors as dml
 from ..bodies.frame import encode_head
-from ..descriptors.catalogue import FieldFacts, facts_of
+from ..descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
 from ..onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from ..onnx.schemas import OnnxInput, schema_of
 from ..values.checks import shown, whole_number
@@ -85,7 +85,10 @@ def _template(operation: Operation) -> RequestTemplate:
         if slot.layout.data_type.safetensors is None:
             OnnxTensor(slot.layout.data_type.numpy_name, slot.layout.sizes).require_carriable("frame")
     head = encode_head([(slot.name, *wire_form(slot)) for slot in inputs], {"op": operation.to_document_text()})
-    found = operation.facts.fields_by_kind["input"] if isinstance(operation, dml.OperatorDesc) else ()
+    facts: OperatorFacts | None = getattr(
+        operation, "facts", None
+    )  # of a descriptor, whose class is not loaded for nodes
+    found = () if facts is None else facts.fields_by_kind["input"]
     fields = {name: each for each in found for name in (each.name, each.attribute_name)}
     return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head, fields)
 

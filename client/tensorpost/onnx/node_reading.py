@@ -31,7 +31,10 @@ TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "softma
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
 _ALIASES: Mapping[str, str] = {"half": "float16", "single": "float32", "float": "float", "double": "double"}
 """Names of types in C and NumPy besides ours, in lower case."""
-_TYPE_NAMES = ", ".join(row.numpy_name for row in DATA_TYPES if not row.numpy_name.startswith("complex"))
+_TYPE_NAMES = ", ".join([
+    *[row.numpy_name for row in DATA_TYPES if not (row.is_small or row.numpy_name.startswith("complex"))],
+    "float8_e4m3fn, int4 and others of ml_dtypes",
+])  # fmt: skip
 Kind = Literal["int", "float", "either"]
 """What plain numbers may be: whole, any (whole ones become floats), or either with the difference kept."""
 
