@@ -18,6 +18,7 @@ from tests.support.live_server import default_server
 from tensorpost import Client
 from tensorpost.bodies.frame import HeadReader, encode_head, encode_npy_head
 from tensorpost.values.datatypes import DATA_TYPES, DataType, data_type
+from tensorpost.values.problems import NoBackend
 
 SMALL = [row for row in DATA_TYPES if row.is_small]
 IN_ML_DTYPES = [row for row in DATA_TYPES if row.in_ml_dtypes]
@@ -220,3 +221,26 @@ def test_a_scale_of_powers_of_two(tp: Client) -> None:
     assert (quantized.dtype, quantized.tolist()) == (np.dtype(np.int8), [6, -10])
     real = tp.onnx("DequantizeLinear", quantized, scale, opset=24, output_dtype="float16")
     assert (real.dtype, real.tolist()) == (np.dtype(np.float16), [3, -5])
+
+
+def test_what_does_not_take_them_says_so(http: httpx.Client, tp: Client) -> None:
+    x = elements(data_type("float8_e4m3fn"), 4)
+    with pytest.raises(NoBackend, match="ONNX Runtime computes Dropout-22, and takes no arrays of float8e4m3fn"):
+        tp.onnx("Dropout", x, opset=22)
+    document = {
+        "inputs": [{"name": "input", "shape": [1], "datatype": "FP32", "data": [1]}],
+        "parameters": {"to": "float8_e4m3fn", "opset": 25},
+    }
+    answer = http.post("/v2/models/onnx.cast/infer", json=document)
+    assert "float8_e4m3fn" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("kind", ["float4_e2m1fn", "int4", "uint2"])
+def test_the_high_bits_of_a_byte_do_not_count(http: httpx.Client, kind: str) -> None:
+    row = data_type(kind)
+    codes = np.arange(256, dtype=np.uint8)
+    wanted = (codes & ((1 << row.bits) - 1)).view(row.dtype).astype(np.float64).tolist()
+    for target in ("Identity?opset=25", "Cast?opset=25&to=float"):
+        body, head = encode_head([("input", row, (256,))]), {"content-type": FRAME, "accept": "application/json"}
+        answer = http.post(f"/v1/onnx/{target}", content=body + codes.tobytes(), headers=head)
+        assert answer.json()["tensors"]["output"]["data"] == wanted

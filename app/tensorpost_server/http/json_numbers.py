@@ -29,6 +29,8 @@ def json_numbers(array: NDArray[Any]) -> bytes:
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     row = data_type(flat.dtype)
+    if row.bits:  # the low bits count, and ml_dtypes looks at others too
+        flat = (flat.view(np.uint8) & np.uint8((1 << row.bits) - 1)).view(flat.dtype)
     if row.is_small and row.kind != "f":
         flat = flat.astype(np.int8)
     elif row.item_size <= 2 and row.kind == "f":  # many elements are the same
