@@ -110,7 +110,7 @@ def compare(case: Any, found: dict[str, NDArray[Any]], model: Any, outputs: list
         made, expected = found[output.name], np.asarray(wanted)
         assert made.shape == expected.shape, f"shape {made.shape} instead of {expected.shape}"
         assert made.dtype == expected.dtype, f"{made.dtype} instead of {expected.dtype}"
-        if made.dtype.kind == "f" or made.dtype.name == "bfloat16":
+        if data_type(made.dtype).kind == "f":
             wide, exact = made.astype(np.float64), expected.astype(np.float64)
             close = np.isclose(wide, exact, rtol=case.rtol, atol=case.atol, equal_nan=True)
         else:

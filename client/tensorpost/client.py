@@ -298,7 +298,9 @@ class Client(NumpyCalls):
         Args:
             desc: the descriptor, or an `OnnxNode`.
             inputs: the input tensor; for operators with several, a sequence in the order of `desc.inputs`, or a mapping
-                by name; left out for operators without inputs. Optional tensors that `desc` leaves out are not counted.
+                by name: that of a frame (`a`, `input_1`), or the field of DirectML's struct (`ATensor`,
+                `InputTensors` with a list) or of the class (`a_tensor`); left out for operators without inputs.
+                Optional tensors that `desc` leaves out are not counted.
                 For a packed tensor: an array of its dtype and sizes (copied first if it is not C-contiguous or is
                 big-endian), or its bytes. For a tensor with strides or padding: its buffer, as bytes or as a
                 one-dimensional contiguous array, of at least TotalTensorSizeInBytes; it is sent unchanged. Subclasses

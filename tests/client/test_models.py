@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tensorpost import Client
 from tensorpost.calls.model_calls import load_model, model_call
 from tensorpost.command_line.cli import app
+from tensorpost.datatypes import DATA_TYPES, data_type
 from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorpostError
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -261,20 +262,22 @@ def test_sizes_that_are_sent_as_tensors(server_url: str):
     assert found["x_again"].tolist() == x.tolist()
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8", "uint8", "bool", "int32", "float64", "uint64"])
+@pytest.mark.parametrize(
+    "kind", [row.numpy_name for row in DATA_TYPES if row.kind not in "cO" and row.numpy_name != "float8_e8m0fnu"]
+)
 @pytest.mark.parametrize("raw", [True, False])
 def test_initializers_of_every_type(kind: str, raw: bool):
-    dtype = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind.upper().replace("FLOAT64", "DOUBLE")))
-    numbers = np.array([0, 1, 1, 0], np.float32).astype(dtype)
-    code = helper.np_dtype_to_tensor_dtype(dtype)
-    tensor = helper.make_tensor("t", code, [4], numbers.tobytes() if raw else numbers.tolist(), raw=raw)
+    code, dtype = data_type(kind).onnx_code, data_type(kind).dtype
+    numbers = np.array([0, 1, 1, 0, 1], np.float32).astype(dtype)
+    packed = numpy_helper.from_array(numbers, "t")
+    tensor = packed if raw else helper.make_tensor("t", code, [5], numbers.tolist())
     graph = helper.make_graph(
-        [helper.make_node("Identity", ["t"], ["y"])], "g", [], [value("y", code, 4)], [tensor]
+        [helper.make_node("Identity", ["t"], ["y"])], "g", [], [value("y", code, 5)], [tensor]
     )  # fmt: skip
     read = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
     assert read.initializers["t"].dtype.name == kind
-    np.testing.assert_array_equal(read.initializers["t"].astype(np.float64), [0, 1, 1, 0])
+    np.testing.assert_array_equal(read.initializers["t"].astype(np.float64), [0, 1, 1, 0, 1])
 
 
 def relu(**changes: Any) -> onnx.ModelProto:

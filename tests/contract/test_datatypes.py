@@ -29,6 +29,16 @@ NAMES = [
     ("float64", "double", 11, "FP64", "F64", 8), ("uint32", "uint32", 12, "UINT32", "U32", 4),
     ("uint64", "uint64", 13, "UINT64", "U64", 8), ("complex64", "complex64", 14, None, "C64", 8),
     ("complex128", "complex128", 15, None, None, 16), ("bfloat16", "bfloat16", 16, "BF16", "BF16", 2),
+    ("float8_e4m3fn", "float8e4m3fn", 17, None, "F8_E4M3", 1),
+    ("float8_e4m3fnuz", "float8e4m3fnuz", 18, None, "F8_E4M3FNUZ", 1),
+    ("float8_e5m2", "float8e5m2", 19, None, "F8_E5M2", 1),
+    ("float8_e5m2fnuz", "float8e5m2fnuz", 20, None, "F8_E5M2FNUZ", 1),
+    ("float8_e8m0fnu", "float8e8m0", 24, None, "F8_E8M0", 1),
+    ("float6_e2m3fn", "float6e2m3", 27, None, "F6_E2M3_U8", 1),
+    ("float6_e3m2fn", "float6e3m2", 28, None, "F6_E3M2_U8", 1),
+    ("float4_e2m1fn", "float4e2m1", 23, None, "F4_E2M1_U8", 1),
+    ("uint4", "uint4", 21, None, "U4_U8", 1), ("int4", "int4", 22, None, "I4_U8", 1),
+    ("uint2", "uint2", 25, None, "U2_U8", 1), ("int2", "int2", 26, None, "I2_U8", 1),
 ]  # fmt: skip
 
 
@@ -119,7 +129,7 @@ def test_lookups(name: object, numpy_name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        None, 1, 1.5, True, "", " ", "FLOAT", "Float32", "float8", "uint4", "int4", "f4,f4", "f4,,", "(2,)f4", "a3",
+        None, 1, 1.5, True, "", " ", "FLOAT", "Float32", "float8", "int3", "f4,f4", "f4,,", "(2,)f4", "a3",
         "S3", "<U5", "M8[s]", "O", "V4", "f4" * 10**5, "\ud800", "ﬂoat32", [("a", "f4"), ("a", "f4")], {"names": ["a"]},
         ["f4"], b"f4", np.dtype([("a", "f4")]), np.dtype("U3"), np.dtype(object), np.longdouble, np.floating, object,
         np.float32(1), np.zeros(3), type("Odd", (), {"dtype": 3}),

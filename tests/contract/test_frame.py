@@ -50,6 +50,9 @@ F32, F16, BF16, U8, I64 = map(data_type, ("F32", "F16", "BF16", "U8", "I64"))
 IN_FRAMES = [row for row in DATA_TYPES if row.safetensors is not None]
 IN_JSON = [row for row in IN_FRAMES if row.numpy_name != "complex64"]
 BY_NAME = pytest.mark.parametrize("row", IN_FRAMES, ids=lambda row: row.numpy_name)
+LIBRARY_NAMES = pytest.mark.parametrize(
+    "row", [row for row in IN_FRAMES if not row.bits], ids=lambda row: row.numpy_name
+)  # the others are names of ours, since the library packs such elements
 
 Tensors = list[tuple[str, DataType, tuple[int, ...]]]
 
@@ -196,7 +199,11 @@ def test_media_types():
 NAMES = st.text(max_size=12).filter(lambda name: name != "__metadata__")
 SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
 METADATA = st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=3)
-TENSORS = st.lists(st.tuples(NAMES, st.sampled_from(IN_FRAMES), SHAPES), max_size=5, unique_by=lambda t: t[0])
+TENSORS = st.lists(
+    st.tuples(NAMES, st.sampled_from([row for row in IN_FRAMES if not row.bits]), SHAPES),
+    max_size=5,
+    unique_by=lambda t: t[0],
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -227,7 +234,7 @@ def test_round_trip_agrees_with_the_library(tensors: Tensors, metadata: dict[str
     assert not found
 
 
-@BY_NAME
+@LIBRARY_NAMES
 def test_the_library_reads_what_we_write(row: DataType):
     array = np.arange(24).reshape(2, 3, 4).astype(row.dtype)
     data = encode_head([("x", row, array.shape)], {"id": "7"}) + array.tobytes()
@@ -237,12 +244,14 @@ def test_the_library_reads_what_we_write(row: DataType):
     assert name == "x"
     assert (found["dtype"], found["shape"]) == (row.safetensors, [2, 3, 4])
     assert bytes(found["data"]) == array.tobytes()
-    if row.numpy_name != "bfloat16":  # which the library's NumPy face cannot name
+    if not row.in_ml_dtypes:  # which the library's NumPy face cannot name
         np.testing.assert_array_equal(safetensors.numpy.load(data)["x"], array, strict=True)
 
 
-@BY_NAME
+@LIBRARY_NAMES
 def test_we_read_what_the_library_writes(row: DataType):
+    if row.numpy_name == "float8_e8m0fnu":
+        pytest.skip("the library's NumPy face does not know it")
     first = np.arange(12).reshape(3, 4).astype(row.dtype)
     many = {"z": first, "a": first[:1] + first[:1], "scalar": np.asarray(first[0, 1]), "empty": first[:0]}
     data = safetensors.numpy.save(many, {"id": "7", "é": ""})
@@ -659,8 +668,9 @@ def test_every_type_survives_json(row: DataType):
     # All 16-bit patterns, spread over the wider types' most significant bytes; strided on purpose.
     raw = np.zeros((1 << 16, row.item_size), np.uint8)
     raw[:, -2:] = np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2)[:, -row.item_size :]
+    raw &= (1 << row.bits) - 1 if row.bits else 255
     array = (raw % 2).astype(np.bool_).reshape(-1) if row.numpy_name == "bool" else raw.view(row.dtype).reshape(-1)
-    if row.dtype.kind not in "biu":
+    if row.kind not in "biu":
         with np.errstate(invalid="ignore"):  # some patterns are signalling NaNs
             array = array[np.isfinite(array.astype(np.float64))]
     array = array[:: 2 if len(array) % 2 else 1].reshape(2, -1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost.values.datatypes import ML_DTYPES
 from tensorpost.values.layout import Layout
 
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
@@ -22,6 +23,11 @@ REDUCTION_WEIGHT = 32
 LONG_LINE = 1 << 19  # elements; slices of the usual length would cut a longer one, and each compute it anew
 LINES_AT_ONCE = 1 << 18  # elements of lines that are computed together, and of an output that is never made as a whole
 NEIGHBOURS = 128  # lines side by side that are computed together, 512 bytes of a row
+
+
+def bits_of(array: Any) -> Any:
+    """The array, or of types that NumPy has by `ml_dtypes` only its bits as unsigned integers."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.name in ML_DTYPES else array
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Array:
         library: the library that computes it, in host memory only, so that devices refuse it; empty for any array
             library.
         index_range: what the elements of an input must lie in; None if any are allowed.
+        of_bits: elements of the types that NumPy has by `ml_dtypes` only are given as unsigned integers of the same
+            bits, so that any array library moves them; outputs of the same type are made of such.
     """
 
     function: Callable[..., Any]
@@ -47,6 +55,7 @@ class Array:
     scratch: int = 0
     library: str = ""
     index_range: IndexRange | None = None
+    of_bits: bool = False
 
     computed_whole = True
     input_sizes = ()
@@ -77,7 +86,10 @@ class Array:
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
-            made: Any = self.function(xp, *inputs, **dict(self.parameters))
+            given = [*map(bits_of, inputs)] if self.of_bits else inputs
+            made: Any = self.function(xp, *given, **dict(self.parameters))
+        if self.of_bits and given[0] is not inputs[0]:
+            made = made.view(inputs[0].dtype)
         return made if isinstance(made, tuple) else (made,)  # pyright: ignore[reportUnknownVariableType] # of arrays
 
 
@@ -226,6 +238,7 @@ class BoxFunction(BoxForm):
             the whole box.
         outputs: how many outputs there are; of several the function is told the number, as `output`.
         index_range: what the elements of an input must lie in; None if any are allowed.
+        of_bits: see `Array.of_bits`; so is the output.
     """
 
     function: Callable[..., None]
@@ -237,6 +250,7 @@ class BoxFunction(BoxForm):
     block: int = 0
     outputs: int = 1
     index_range: IndexRange | None = None
+    of_bits: bool = False
 
     reads_again = True
 
@@ -252,6 +266,8 @@ class BoxFunction(BoxForm):
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         parameters = dict(self.parameters) | ({"output": output} if self.outputs > 1 else {})
+        if self.of_bits:
+            *inputs, out = [*map(bits_of, (*inputs, out))]
         with np.errstate(all="ignore"):
             if xp is not np or not self.block or out.size <= self.block:
                 self.function(xp, inputs, box, out, **parameters)

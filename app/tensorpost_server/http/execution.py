@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 from starlette.types import Receive, Scope, Send
 
 from tensorpost.bodies.answer_rows import OutputRows
@@ -413,14 +412,12 @@ class Execution:
     async def _strings(self, prepared: PreparedCall, numbers: bytearray, sink: OpenSink | None) -> bytearray:
         """The strings that an output's numbers stand for, as `encode_strings` writes them; empty if a sink has them."""
         assert prepared.strings is not None
-        table, indices = prepared.strings.table, np.frombuffer(numbers, np.int64)
-        size, most = table.total_bytes(indices) + 4 * indices.size, self.settings.max_output_bytes
+        strings, most = prepared.strings, self.settings.max_output_bytes
+        count, size = strings.size_of(numbers)
         if size > most:
             raise LimitExceeded.of("the output", size, most, "TENSORPOST_MAX_OUTPUT_BYTES")
         self.reserve(JSON_BYTES_PER_TEXT_BYTE * size)
-        data = await self.parsing.run(
-            indices.size > INLINE_JSON_ELEMENTS, lambda: encode_strings(table.strings(indices))
-        )
+        data = await self.parsing.run(count > INLINE_JSON_ELEMENTS, lambda: encode_strings(strings.written(numbers)))
         if sink is None:
             return bytearray(data)
         await sink.write(memoryview(data), 0)

@@ -12,6 +12,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from tensorpost.values.datatypes import data_type
+
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 
@@ -26,8 +28,13 @@ def json_numbers(array: NDArray[Any]) -> bytes:
     infinities are the words of JavaScript.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype.itemsize == 2 and flat.dtype.kind not in "iu":  # float16 and bfloat16: many elements are the same
-        values, places = np.unique(flat.view(np.uint16), return_inverse=True)
+    row = data_type(flat.dtype)
+    if row.bits:  # the low bits count, and ml_dtypes looks at others too
+        flat = (flat.view(np.uint8) & np.uint8((1 << row.bits) - 1)).view(flat.dtype)
+    if row.is_small and row.kind != "f":
+        flat = flat.astype(np.int8)
+    elif row.item_size <= 2 and row.kind == "f":  # many elements are the same
+        values, places = np.unique(flat.view(f"u{row.item_size}"), return_inverse=True)
         values = values.view(flat.dtype)
         short = np.array([float(str(value)) for value in values], np.float64)
         flat = _read_back(short, values)[places]

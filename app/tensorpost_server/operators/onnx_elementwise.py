@@ -25,7 +25,7 @@ from tensorpost.onnx.parameters import BroadcastParameters
 from tensorpost.onnx.shapes import row_of
 from tensorpost.values.datatypes import data_type
 
-from ..forms import Pointwise
+from ..forms import Copies, Form, Pointwise
 from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import gelu, hard_sigmoid, sigmoid, softplus
 from .elementwise import floored_remainder, quotient
@@ -77,7 +77,6 @@ _UNARY: dict[str, Callable[[OnnxNode, Expression], Expression]] = {
     "Abs": lambda node, x: x if _dtype(node).kind == "u" else abs(x),
     "Gelu": lambda node, x: gelu(x) if node.attribute("approximate") == "none" else _gelu_by_tanh(x),
     "HardSwish": lambda _, x: x * hard_sigmoid(x, 1 / 6, 0.5),
-    "IsInf": lambda node, x: _is_infinity(node, x),
     "Mish": lambda _, x: x * call("tanh", softplus(x)),
     "Neg": lambda _, x: -x,
     "Relu": lambda _, x: maximum(x, 0),
@@ -90,6 +89,7 @@ _UNARY: dict[str, Callable[[OnnxNode, Expression], Expression]] = {
 
 _BINARY: dict[str, Callable[[OnnxNode, Expression, Expression], Expression]] = {
     "BitShift": lambda node, a, b: a << b if node.attribute("direction") == "LEFT" else a >> b,
+    "SwiGLU": lambda node, a, b: a * sigmoid(a * _attribute(node, "alpha")) * b,
     "Div": lambda node, a, b: quotient(_dtype(node), a, b),
     "Mod": lambda node, a, b: call("fmod", a, b) if node.attribute("fmod") else floored_remainder(_dtype(node), a, b),
 }
@@ -118,11 +118,14 @@ def _sign(kind: str, x: Expression) -> Expression:
     return where(x > 0, 1, 0 if kind == "u" else where(x < 0, -1, x if kind == "f" else 0))
 
 
-def _is_infinity(node: OnnxNode, x: Expression) -> Expression:
+def infinity_form(node: OnnxNode) -> Pointwise:
+    """IsInf of a type that expressions compute."""
+    x = operand(0)
     negative, positive = (bool(node.attribute(f"detect_{sign}")) for sign in ("negative", "positive"))
     if not (negative or positive):
-        return call("equal", x, x) & call("not_equal", x, x)
-    return call("equal", abs(x) if negative and positive else x, math.inf if positive else -math.inf)
+        return expression_form(node, call("equal", x, x) & call("not_equal", x, x))
+    infinity = math.inf if positive else -math.inf
+    return expression_form(node, call("equal", abs(x) if negative and positive else x, infinity))
 
 
 def _gelu_by_tanh(x: Expression) -> Expression:
@@ -180,15 +183,23 @@ def shrink_form(node: OnnxNode) -> Pointwise:
     return expression_form(node, saturated(shrunk, node.input.data_type), types=("float64",))
 
 
-@form_of_node("Cast", "CastLike")
-def cast_form(node: OnnxNode) -> Pointwise:
+@form_of_node("BitCast")
+def bit_cast_form(node: OnnxNode) -> Form:
+    """The bits of each element."""
+    if node.input.data_type == node.output.data_type:
+        return (
+            Copies.of_box(node.output.shape) if 0 not in node.output.shape else Copies((len(node.output.shape),), ((),))
+        )
+    bits = f"uint{8 * node.input.row.item_size}"
+    return replace(expression_form(node, operand(0), types=(bits,), wide=bits), of_bits=True)
+
+
+def cast(source: str, target: str) -> Pointwise:
     """Floating-point numbers to integers toward zero; whatever is not 0 to true; integers modulo the target's range."""
-    source, target = node.input.data_type, node.output.data_type
-    from_float = data_type(source).dtype.kind == "f" or source == "bfloat16"
     if target == "bool":
         wide = _computed(source)
-        return expression_form(node, call("not_equal", operand(0), 0), types=(wide,))
-    if from_float and data_type(target).dtype.kind in "iu":
-        return expression_form(node, saturated(operand(0), target), types=("float64",))
+        return Pointwise(call("not_equal", operand(0), 0), (wide,), wide)
+    if data_type(source).kind == "f" and data_type(target).kind in "iu":
+        return Pointwise(saturated(operand(0), target), ("float64",), "float64")
     wide = {"bool": "uint8", "bfloat16": "float32"}.get(source, source)
-    return expression_form(node, operand(0), types=(wide,))
+    return Pointwise(operand(0), (wide,), wide)

@@ -1,7 +1,8 @@
 """ONNX's softmax, reductions, selections, scans, products and quantization.
 
-Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; integers wrap, and a mean
-or a root of them is truncated; NaN is the largest in TopK, and what ArgMax and ArgMin find.
+Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; sums of integers wrap; a
+mean or a root of them is truncated, but right where the type holds it, even if it does not hold the sum; NaN is the
+largest in TopK, and what ArgMax and ArgMin find.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..forms.float16 import wide
 from ..forms.in_blocks import in_blocks
 from .onnx_elementwise import expression_form
 from .onnx_movement import packed_form
+from .onnx_small_types import dequantize_codes_form, needs_codes, quantize_codes_form
 from .product import gemm
 from .reduction import positions, reduce_lines, top_k
 from .registry import form_of_node
@@ -67,12 +69,18 @@ def reduce_form(node: OnnxNode) -> Form:
     axes, function = node.parameters_as(AxesParameters).axes, _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)
-    parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size)
+    item = 8 if node.input.row.kind in "iu" else node.input.row.item_size
+    parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, item)
     return _lines(node, _reduce, axes, parameters, scratch, reduction=function.name)
 
 
 def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
-    if x.size:
+    if x.size and x.dtype.kind in "iu" and function is ReduceFunction.AVERAGE:
+        out[...] = _whole_mean(xp, x, axes)
+    elif x.size and x.dtype.kind in "iu" and function is ReduceFunction.L2:
+        wide = x.astype("float64")
+        out[...] = xp.sqrt(xp.sum(in_blocks(xp, xp.square, wide, wide), axis=axes, keepdims=True))
+    elif x.size:
         reduce_lines(xp, x, out, axes, function)
     elif function in (ReduceFunction.MAX, ReduceFunction.MIN):
         lowest: Any = -np.inf
@@ -86,6 +94,18 @@ def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: R
         logarithms = dict.fromkeys((ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP), -np.inf)
         value = {ReduceFunction.MULTIPLY: 1, ReduceFunction.AVERAGE: np.nan, **logarithms}.get(function, 0)
         out[...] = value if np.isfinite(value) or out.dtype.kind not in "iu" else 0
+
+
+def _whole_mean(xp: ModuleType, x: Any, axes: tuple[int, ...]) -> Any:
+    """The exact mean of integers, truncated: of the upper and lower halves of 64 bits, whose sums fit."""
+    wide = "uint64" if x.dtype == np.uint64 else "int64"
+    x, half = x.astype(wide, copy=False), np.dtype(wide).type(32)
+    total = {"axis": axes, "keepdims": True, "dtype": wide}
+    upper, lower = xp.sum(x >> half, **total), xp.sum(x & np.dtype(wide).type(0xFFFFFFFF), **total)
+    count = np.dtype(wide).type(x.size // upper.size)
+    rest = ((upper % count) << half) + lower
+    mean = ((upper // count) << half) + rest // count
+    return mean + ((mean < 0) & (rest % count != 0))  # floored so far
 
 
 @form_of_node("ArgMax", "ArgMin")
@@ -206,6 +226,8 @@ def _matmul(
 @form_of_node("QuantizeLinear")
 def quantize_form(node: OnnxNode) -> Form:
     """`round(x / scale) + zero`, halves to even, limited to the output's type."""
+    if needs_codes(node):
+        return quantize_codes_form(node)
     limits = np.iinfo(data_type(node.output.data_type).dtype)
     whole = call("rint", operand(0) / operand(1))
     whole = whole + operand(2) if len(node.tensors) > 2 else whole
@@ -215,6 +237,8 @@ def quantize_form(node: OnnxNode) -> Form:
 @form_of_node("DequantizeLinear")
 def dequantize_form(node: OnnxNode) -> Form:
     """`(x - zero) * scale`."""
+    if needs_codes(node):
+        return dequantize_codes_form(node)
     real = operand(0) - operand(2) if len(node.tensors) > 2 else operand(0)
     return _scaled(node, real * operand(1))
 

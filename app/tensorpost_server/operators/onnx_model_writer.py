@@ -19,12 +19,15 @@ from tensorpost.onnx.operator_schema import OnnxInput
 from tensorpost.onnx.parameters import ModelParameters
 from tensorpost.onnx.protobuf import fields
 from tensorpost.values.datatypes import data_type
+from tensorpost.values.packed_elements import packed_elements
 
 _IR_VERSION = 8  # as that of the models of one node
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 _KINDS = {"FLOAT": 1, "INT": 2, "STRING": 3, "TENSOR": 4, "FLOATS": 6, "INTS": 7}  # AttributeProto.AttributeType
-_SCALARS = frozenset({"axis", "constant_value", "delta", "depth", "k", "limit", "start"})
-"""Values that are tensors of rank 0: of CumSum, Pad, Range, OneHot and Trilu."""
+_SCALARS = frozenset({
+    "axis", "constant_value", "delta", "depth", "dft_length", "frame_length", "frame_step", "k", "limit", "start",
+})  # fmt: skip
+"""Values that are tensors of rank 0: of CumSum, Pad, Range, OneHot, Trilu, DFT and STFT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,9 @@ def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float
 def _tensor(array: Any) -> bytes:
     """A `TensorProto`."""
     dims = [_whole(1, size) for size in array.shape]
-    return b"".join([*dims, _whole(2, data_type(array.dtype).onnx_code), _message(9, array.tobytes())])
+    row = data_type(array.dtype)
+    raw = packed_elements(array.reshape(-1).view(np.uint8), row.bits) if row.bits else array.tobytes()
+    return b"".join([*dims, _whole(2, row.onnx_code), _message(9, raw)])
 
 
 def _value_info(name: str, tensor: OnnxTensor) -> bytes:

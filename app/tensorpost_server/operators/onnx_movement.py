@@ -20,6 +20,7 @@ from tensorpost.onnx.parameters import (
     PadParameters,
     ReductionParameters,
     ScatterParameters,
+    SequenceParameters,
     SliceParameters,
     TransposeParameters,
 )
@@ -124,7 +125,7 @@ def pad_form(node: OnnxNode) -> Copies | BoxFunction:
     if parameters.mode != "constant":
         mode = _PADDING_MODES[parameters.mode]
         axes = tuple(zip(shape, before, output, strict=True))
-        return BoxFunction(pad, 1, (("axes", axes), ("mode", mode)), len(shape) + 1)
+        return BoxFunction(pad, 1, (("axes", axes), ("mode", mode)), len(shape) + 1, of_bits=True)
     start = [max(0, -low) for low in before]
     target = [max(0, low) for low in before]
     sizes = [min(size - first, whole - at) for size, first, whole, at in zip(shape, start, output, target, strict=True)]
@@ -187,7 +188,7 @@ def _tuple_range(node: OnnxNode, batch: int = 0) -> IndexRange | None:
 @form_of_node("Gather")
 def gather_form(node: OnnxNode) -> BoxFunction:
     """`output[a, k, b] = data[a, indices[k], b]`."""
-    return BoxFunction(_gather, 2, node.meaning.named(), 2, index_range=_index_range(node))
+    return BoxFunction(_gather, 2, node.meaning.named(), 2, index_range=_index_range(node), of_bits=True)
 
 
 def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
@@ -202,7 +203,9 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
 @form_of_node("GatherElements")
 def gather_elements_form(node: OnnxNode) -> BoxFunction:
     """`output[c] = data[c with c[axis] = indices[c]]`."""
-    return BoxFunction(gather_elements, 2, node.meaning.named(), 2, block=BLOCK, index_range=_index_range(node))
+    return BoxFunction(
+        gather_elements, 2, node.meaning.named(), 2, block=BLOCK, index_range=_index_range(node), of_bits=True
+    )
 
 
 def _work(node: OnnxNode) -> int:
@@ -214,7 +217,7 @@ def gather_nd_form(node: OnnxNode) -> Array:
     """`output[b, k] = data[b][indices[b, k]]`, where indices hold index tuples."""
     scratch = 16 * node.tensors[1][1].element_count
     index_range = _tuple_range(node, node.parameters_as(BatchParameters).batch)
-    return Array(_gather_nd, 2, _work(node), node.meaning.named(), scratch, index_range=index_range)
+    return Array(_gather_nd, 2, _work(node), node.meaning.named(), scratch, index_range=index_range, of_bits=True)
 
 
 def _gather_nd(xp: ModuleType, x: Any, indices: Any, batch: int) -> Any:
@@ -238,7 +241,8 @@ def scatter_form(node: OnnxNode) -> Array:
     parameters = node.parameters_as(ScatterParameters)
     scratch = scatter_scratch(node.tensors[1][1].shape) + _combined_bytes(node, parameters.reduction)
     library, index_range = _combining_library(parameters.reduction), _index_range(node)
-    return Array(_scatter, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
+    moves = parameters.reduction == "none"
+    return Array(_scatter, 3, _work(node), parameters.named(), scratch, library, index_range=index_range, of_bits=moves)
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -254,7 +258,8 @@ def scatter_nd_form(node: OnnxNode) -> Array:
     parameters = node.parameters_as(ReductionParameters)
     scratch = 24 * node.tensors[1][1].element_count + _combined_bytes(node, parameters.reduction)
     library, index_range = _combining_library(parameters.reduction), _tuple_range(node)
-    return Array(_scatter_nd, 3, _work(node), parameters.named(), scratch, library, index_range=index_range)
+    named, moves = parameters.named(), parameters.reduction == "none"
+    return Array(_scatter_nd, 3, _work(node), named, scratch, library, index_range=index_range, of_bits=moves)
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
@@ -300,7 +305,7 @@ def _update(target: Any, places: tuple[Any, ...], values: Any, reduction: str) -
 @form_of_node("OneHot")
 def one_hot_form(node: OnnxNode) -> BoxFunction:
     """The second value where the coordinate along the axis is the index, else the first."""
-    return BoxFunction(_one_hot, 2, node.meaning.named(), block=BLOCK)
+    return BoxFunction(_one_hot, 2, node.meaning.named(), block=BLOCK, of_bits=True)
 
 
 def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, depth: int) -> None:
@@ -314,7 +319,9 @@ def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: in
 @form_of_node("ReverseSequence")
 def reverse_form(node: OnnxNode) -> BoxFunction:
     """The first elements of each entry of the batch reversed along the time axis, as many as its length says."""
-    return BoxFunction(_reverse, 2, node.meaning.named(), 2, block=BLOCK)
+    time = node.parameters_as(SequenceParameters).time
+    lengths = IndexRange(node.schema.name, 1, (time,), (node.input.shape[time],), "sequence_lens")
+    return BoxFunction(_reverse, 2, node.meaning.named(), 2, block=BLOCK, index_range=lengths, of_bits=True)
 
 
 def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: int) -> None:
@@ -343,7 +350,7 @@ def _eye(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int) -> N
 @form_of_node("Trilu")
 def triangle_form(node: OnnxNode) -> BoxFunction:
     """The elements on the k-th diagonal and above it, or below it; 0 elsewhere."""
-    return BoxFunction(_triangle, 1, node.meaning.named(), block=BLOCK)
+    return BoxFunction(_triangle, 1, node.meaning.named(), block=BLOCK, of_bits=True)
 
 
 def _triangle(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int, upper: bool) -> None:

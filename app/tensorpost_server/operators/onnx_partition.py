@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.onnx.package import ONLY_BFLOAT16
 
 from ..forms import Array, Form, whole_box
 from .onnx_model_writer import WrittenNode, model_bytes
@@ -63,8 +64,9 @@ def gives_same_bytes(node: OnnxNode) -> bool:
 
 
 def may_join(node: OnnxNode, form: Form) -> bool:
-    """Whether ONNX Runtime computes the node anyway, with the sizes that ONNX infers."""
-    return form.library == LIBRARY and node.op_type not in _ALONE
+    """Whether ONNX Runtime computes the node anyway, at the graph's opset and with the sizes that ONNX infers."""
+    older = node.op_type in ONLY_BFLOAT16 and node.schema.since_version == 22
+    return form.library == LIBRARY and node.op_type not in _ALONE and not older
 
 
 def partition_form(

@@ -49,6 +49,10 @@ def model_form(node: OnnxNode) -> Array:
     """
     require_runtime(node.name)
     outputs = [tensor for _, tensor in node.results]
+    for tensor in (*[tensor for _, tensor in node.tensors], *outputs):
+        if tensor.row.in_ml_dtypes:
+            message = f"ONNX Runtime computes {node.name}, and takes no arrays of {tensor.row.onnx}; cast them to float"
+            raise NoBackend(message)
     tensor_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in node.tensors], *outputs)])
     model = node.parameters_as(ModelParameters).model
     return array_form(

@@ -50,7 +50,7 @@ def tensor_to_json(array: NDArray[Any]) -> dict[str, Any]:
     array = np.asarray(array)
     row = json_type(array)
     flat = array.ravel()
-    if row.dtype.kind in "biu" or row.dtype == np.float64:
+    if row.kind in "biu" or row.numpy_name == "float64":
         data: list[Any] = flat.tolist()
     else:
         short = np.array([float(str(element)) for element in flat], np.float64)
@@ -70,7 +70,7 @@ def json_type(array: NDArray[Any]) -> DataType:
         raise InvalidParameter(
             f"an array of {array.dtype} has no JSON form here; JSON tensors hold numbers and booleans"
         )
-    if row.dtype.kind not in "biu":
+    if row.kind not in "biu":
         with np.errstate(invalid="ignore"):  # a signalling NaN is refused like any other
             bad = np.flatnonzero(~np.isfinite(array.astype(np.float64)))
         if bad.size:
@@ -119,22 +119,22 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         )
 
     dtype = row.dtype
-    if dtype.kind == "O":
+    if row.kind == "O":
         if not _TEXT.issuperset(map(type, flat)):
             refuse("element-type", (i for i, x in enumerate(flat) if type(x) is not str), "a text")
         strings = np.empty(count, object)
         strings[:] = flat
         return strings.reshape(sizes)
-    allowed, words = _ELEMENTS.get(dtype.kind, _REAL)
+    allowed, words = _ELEMENTS.get(row.kind, _REAL)
     if not allowed.issuperset(map(type, flat)):
         refuse("element-type", (i for i, x in enumerate(flat) if type(x) not in allowed), words)
-    if dtype.kind in "iu":
-        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if row.kind in "iu":
+        low, high = row.limits
         if flat and (min(flat) < low or max(flat) > high):
             wrong = (i for i, x in enumerate(flat) if not low <= x <= high)
             refuse("element-range", wrong, f"from {low} to {high} in {row.numpy_name}")
-    if dtype.kind in "biu":
-        return np.array(flat, dtype).reshape(sizes)
+    if row.kind in "biu":
+        return np.array(flat, np.int8 if row.is_small else dtype).astype(dtype).reshape(sizes)
     too_large = f"small enough for {row.numpy_name}"
     try:
         wide = np.array(flat, np.float64)

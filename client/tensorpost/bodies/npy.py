@@ -6,7 +6,8 @@ The rules of this file, besides those of `bodies/heads.py`:
 2. Nothing is unpickled, swapped or transposed: object arrays are refused, and so are big-endian and column-major ones
    unless the caller can read them; the message says what to send.
 
-Source: NumPy's npy format (NEP 1 and `numpy.lib.format`). What we add to it: heads are padded to 64 bytes, at most 64
+Source: NumPy's npy format (NEP 1 and `numpy.lib.format`). What we add to it: types of `ml_dtypes` by their names
+(`'descr': 'bfloat16'`), which `np.load` reads once `ml_dtypes` is imported; heads are padded to 64 bytes, at most 64
 dimensions (NumPy's own limit), sizes that fit a signed 64-bit integer.
 """
 
@@ -35,9 +36,12 @@ from .heads import (
 __all__ = ["NPY_MEDIA_TYPE", "NpyHead", "NpyHeadReader", "encode_npy_head"]
 
 _NPY_FORMAT = "NumPy's npy format (NEP 1)"
-# By kind and item size, as in "f4". npy has no bfloat16 (NumPy saves it as void); strings would be pickles.
-_TYPES = {row.dtype.str[1:]: row for row in DATA_TYPES if row.numpy_name not in ("bfloat16", "str")}
-_DESCRS = {row.numpy_name: row.dtype.str for row in _TYPES.values()}
+# By kind and item size, as in "f4"; types of ml_dtypes by their names, which np.load knows where ml_dtypes is loaded.
+# np.save writes those as void. Strings would be pickles.
+_TYPES = {
+    row.numpy_name if row.in_ml_dtypes else row.dtype.str[1:]: row for row in DATA_TYPES if row.numpy_name != "str"
+}
+_DESCRS = {row.numpy_name: code if row.in_ml_dtypes else row.dtype.str for code, row in _TYPES.items()}
 _EVERY_DESCR = "one of " + ", ".join(_DESCRS.values())
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -59,7 +63,8 @@ _KINDS = {
     "a": "text; only numbers and booleans are read here",
     "M": "dates; send them as .view('<i8')",
     "m": "time spans; send them as .view('<i8')",
-    "V": "raw void (NumPy saves bfloat16 so); send bfloat16 as a frame (safetensors), dtype BF16",
+    "V": "raw void (np.save writes bfloat16 and the other types of ml_dtypes so); write its name, 'bfloat16', as the "
+    "descr, or send a frame (safetensors)",
 }
 
 
@@ -101,7 +106,7 @@ def encode_npy_head(data_type: DataType, shape: Sequence[int]) -> bytes:
         A multiple of `HEAD_ALIGNMENT` bytes.
 
     Raises:
-        InvalidParameter: bfloat16 and strings, which npy cannot carry; a shape that no array can have.
+        InvalidParameter: strings, which npy cannot carry; a shape that no array can have.
     """
     descr = _DESCRS.get(data_type.numpy_name)
     if descr is None:
@@ -264,7 +269,7 @@ def _data_type(descr: object) -> tuple[DataType, bool]:
     if row is None:
         kind = _KINDS.get(code[:1], "not a data type that is read here")
         raise _refused("data-type-unknown", "descr", f"is {kind}", descr, _EVERY_DESCR)
-    if row.item_size > 1 and order not in ("<", ">"):
+    if row.item_size > 1 and order not in ("<", ">") and not row.in_ml_dtypes:
         expected = _DESCRS[row.numpy_name]
         raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, expected)
     return row, row.item_size > 1 and order == ">"

@@ -20,7 +20,7 @@ from ..bodies.frame import MEDIA_TYPE
 from ..descriptors.feature_levels import FeatureLevel
 from ..onnx.node import OnnxNode
 from ..onnx.server_answers import PackageQuestion, SchemaQuestion, keep_answer, take_question
-from ..onnx.strings import StringTable, has_strings, numbers_node
+from ..onnx.strings import StringCall, StringTable, has_strings, numbers_node, text_array
 from ..transport.http1 import Request
 from ..transport.many_servers import ManyServers
 from ..transport.one_server import Transport
@@ -345,15 +345,21 @@ async def _compute_strings(
     if out is not None:
         raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
     arrays = arrays_by_name(node, inputs)
-    table, numbers, like = StringTable(), numbers_node(node), np.dtype(object)
+    numbers, like = numbers_node(node), np.dtype(object)
+    strings = StringCall(node, StringTable())
     for name, tensor in node.tensors:
         if tensor.data_type == "str" and name in arrays:
             array = as_array(name, arrays[name], texts=True)
             like = array.dtype if array.dtype.kind == "T" else like
-            arrays[name] = table.numbers_of_array(name, array)
+            arrays[name] = strings.read(strings.table.numbers_of_array(name, array))
+    wanted = {name for name, _ in numbers.tensors}  # a Cast does not read what it is like
+    arrays = {name: array for name, array in arrays.items() if name in wanted}
     result = await compute(transport, numbers, arrays, None, options, regions)
     texts = {name for name, tensor in node.results if tensor.data_type == "str"}
-    found = {name: table.array(array, like) if name in texts else array for name, array in result.arrays.items()}
+    found = {
+        name: text_array(strings.written(array.tobytes()), array.shape, like) if name in texts else array
+        for name, array in result.arrays.items()
+    }
     return replace(result, arrays=found)
 
 

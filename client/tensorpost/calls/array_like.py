@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.datatypes import DataType, data_type
+from ..values.datatypes import ML_DTYPES, DataType, data_type
 from ..values.problems import InvalidParameter
 
 # Modes of Pillow whose numbers are grey or colour as they are; those of the others are places in a palette, or inks.
@@ -98,8 +98,8 @@ def as_array_of(name: str, value: object, row: DataType) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):
         converted = array.astype(row.dtype)
         # Decimals go to the nearest value of a floating-point type; anything else must be kept.
-        lossy = row.dtype.kind in "biu" and not np.array_equal(converted.astype(array.dtype), array)
-        lossy = lossy or (array.dtype.kind == "c" and row.dtype.kind != "c")
+        lossy = row.kind in "biu" and not np.array_equal(converted.astype(array.dtype), array)
+        lossy = lossy or (array.dtype.kind == "c" and row.kind != "c")
         lossy = lossy or bool(
             (~np.isfinite(converted.astype(np.float64)) & np.isfinite(array.astype(np.float64))).any()
         )
@@ -147,8 +147,8 @@ def _of_torch(tensor: Any) -> NDArray[Any]:
 
 
 def _is_extended(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a number type that NumPy calls void: bfloat16."""
-    return dtype.name == "bfloat16"
+    """Whether it is a type of ml_dtypes, most of which NumPy calls void."""
+    return dtype.name in ML_DTYPES
 
 
 def _no_array(name: str, value: object, why: str = "") -> InvalidParameter:

@@ -6,7 +6,7 @@ Elements are copied only where their layout or byte order leaves no choice, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import descriptors as dml
 from ..bodies.frame import encode_head
-from ..descriptors.catalogue import facts_of
+from ..descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
 from ..onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from ..onnx.schemas import OnnxInput, schema_of
 from ..values.checks import shown, whole_number
@@ -50,6 +50,7 @@ class RequestTemplate:
         inputs: the tensors that are sent.
         outputs: the tensors that are received.
         head: bytes of the request's frame before its tensors.
+        fields: the inputs in the words of DirectML's struct (`ATensor`) and of the descriptor class (`a_tensor`).
     """
 
     name: str
@@ -57,6 +58,7 @@ class RequestTemplate:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     head: bytes
+    fields: Mapping[str, FieldFacts] = field(default_factory=dict[str, FieldFacts], compare=False)
 
 
 def request_template(operation: Operation) -> RequestTemplate:
@@ -83,7 +85,12 @@ def _template(operation: Operation) -> RequestTemplate:
         if slot.layout.data_type.safetensors is None:
             OnnxTensor(slot.layout.data_type.numpy_name, slot.layout.sizes).require_carriable("frame")
     head = encode_head([(slot.name, *wire_form(slot)) for slot in inputs], {"op": operation.to_document_text()})
-    return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head)
+    facts: OperatorFacts | None = getattr(
+        operation, "facts", None
+    )  # of a descriptor, whose class is not loaded for nodes
+    found = () if facts is None else facts.fields_by_kind["input"]
+    fields = {name: each for each in found for name in (each.name, each.attribute_name)}
+    return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head, fields)
 
 
 def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
@@ -103,7 +110,7 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
     if isinstance(sent, np.ndarray) and len(slots) == 1:  # the common case
         return [_bytes_of(slots[0], cast("NDArray[Any]", sent))]
     if isinstance(sent, Mapping):
-        by_name = cast("Mapping[str, object]", sent)
+        by_name = _by_slot(template, cast("Mapping[str, object]", sent))
         if set(by_name) != {slot.name for slot in slots}:
             raise _other_inputs(template, ", ".join(map(str, by_name)) or "none")
         return [_bytes_of(slot, by_name[slot.name]) for slot in slots]
@@ -116,6 +123,31 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
     if len(arrays) != len(slots):
         raise _other_inputs(template, f"a {kind} of {len(arrays)}")
     return [_bytes_of(slot, data) for slot, data in zip(slots, arrays, strict=True)]
+
+
+def _by_slot(template: RequestTemplate, given: Mapping[str, object]) -> Mapping[str, object]:
+    """What was given, by the names that inputs have in a frame: `a` for `ATensor`, `input_1` of `InputTensors`.
+
+    Raises:
+        InvalidParameter: an input is given twice, or one tensor in the place of several.
+    """
+    if not template.fields.keys() & given.keys():
+        return given
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        each = template.fields.get(name)
+        named = {name: value} if each is None else {each.slot_name: value}
+        if each is not None and each.is_array:
+            if not isinstance(value, (list, tuple)):
+                raise InvalidParameter(f"{name} is a {type(value).__name__}; it must be a list of arrays")
+            named = {f"{each.slot_name}_{place}": one for place, one in enumerate(cast("Sequence[object]", value))}
+        for slot in named:
+            if slot in found:
+                raise InvalidParameter(
+                    f"the input {slot!r} of {template.name} is given twice, the second time as {name!r}"
+                )
+        found |= named
+    return found
 
 
 def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..bodies.npy import NPY_MAGIC
 from ..bodies.strict_json import read_json
 from ..descriptors.feature_levels import NEWEST, FeatureLevel
 from ..graphs.graph_document import MOST_NODES, input_names, read_graph
-from ..values.datatypes import DataType, data_type
+from ..values.datatypes import DataType, data_type, load_ml_dtypes
 from ..values.graph import Graph
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, Violation
@@ -115,6 +115,7 @@ def read_input(name: str, value: object) -> NDArray[Any] | EncodedImage:
         with path.open("rb") as file:
             start = file.read(16)
             if start.startswith(NPY_MAGIC):
+                load_ml_dtypes()
                 return np.load(path, mmap_mode="r", allow_pickle=False)
             content = start + file.read()
         return open_image(content, str(path))

@@ -24,7 +24,7 @@ from ..bodies.frame import HEAD_ALIGNMENT, HeadReader, NpyHeadReader, encode_hea
 from ..bodies.images import IMAGE_FORMATS, open_image, unwritable
 from ..bodies.npy import NPY_MAGIC
 from ..calls.zarr_store import check_store
-from ..values.datatypes import DataType
+from ..values.datatypes import DataType, load_ml_dtypes
 from ..values.problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 PIPE = "-"
@@ -200,6 +200,7 @@ def _read_body(pipe: _Pipe, start: bytes, announced: int) -> bytearray:
 
 
 def _read_npz(path: str, file: BinaryIO) -> Mapping[str, Source]:
+    load_ml_dtypes()
     try:
         with np.load(file, allow_pickle=False) as archive:
             return {name: Source(archive[name], "npy") for name in archive.files}

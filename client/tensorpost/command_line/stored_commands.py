@@ -81,6 +81,8 @@ def call(
     import numpy as np
 
     from ..bodies.images import encode_image
+    from ..bodies.npy import encode_npy_head
+    from ..values.datatypes import data_type
     from .files import ZARR, check_destination, check_picture, destination, format_of
 
     targets, chosen = dict(named_files(output, "small=small.png")), rows_of(rows)
@@ -104,7 +106,8 @@ def call(
             check_picture(array.dtype, picture_shape(array.shape), formats[each])
         with destination(path) as file:
             if formats[each] == "npy":
-                np.save(file, array)
+                file.write(encode_npy_head(data_type(array.dtype), array.shape))
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             else:
                 file.write(encode_image(array.reshape(picture_shape(array.shape)), formats[each]))
 

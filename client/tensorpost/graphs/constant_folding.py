@@ -23,7 +23,7 @@ __all__ = ["MOST_FOLDED", "folded", "shape_of"]
 MOST_FOLDED = 4096
 """Elements of a result that is folded."""
 
-_DTYPES = {row.onnx_code: row.dtype for row in DATA_TYPES if row.dtype.kind != "O"}  # strings stay as they are
+_DTYPES = {row.onnx_code: row.dtype for row in DATA_TYPES if not (row.is_small or row.numpy_name == "str")}
 _KnownArray: TypeAlias = NDArray[Any]
 _KnownInputs: TypeAlias = Sequence[_KnownArray | None]
 _NodeAttributes: TypeAlias = Mapping[str, Any]

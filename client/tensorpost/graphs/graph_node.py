@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, operator_class
 from ..descriptors.catalogue import slot_name
 from ..onnx.node import OnnxNode
+from ..onnx.node_reading import MOST_ENTRIES
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import Path
-from ..onnx.schemas import NEWEST_OPSET, schema_of
+from ..onnx.schemas import NEWEST_OPSET, is_own, schema_of
 from ..onnx.strings import has_strings
 from ..onnx.tensor import OnnxTensor
 from ..values.graph import Ref
@@ -53,13 +54,13 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 def references(inputs: object, path: Path = ("inputs",)) -> Iterator[tuple[str, Path]]:
     """Every text in a node's inputs, which names a tensor, with its path in the node.
 
-    An empty text is an input of ONNX that is left out.
+    An empty text is an input of ONNX that is left out; texts in `{"data_type": ..., "data": [...]}` are numbers.
     """
     if isinstance(inputs, str):
         if inputs:
             yield inputs, path
     elif is_object(inputs):
-        for key, value in inputs.items():
+        for key, value in () if {*inputs} == {"data_type", "data"} else inputs.items():
             yield from references(value, (*path, str(key)))
     elif is_list(inputs):
         for place, value in enumerate(inputs):
@@ -179,7 +180,25 @@ def _read_onnx(
             given[name] = OnnxTensor(tensor.layout.data_type.numpy_name, tensor.layout.sizes)
     document = {"op_type": members["op_type"], "opset": opset, "inputs": given}
     document |= {key: members[key] for key in ("attributes", "outputs") if key in members}
-    return OnnxNode.from_json(document), sources
+    try:
+        return OnnxNode.from_json(document), sources
+    except InvalidDescriptor:
+        small = {} if is_own(schema.op_type) else _whole_constants(sources)
+        if not small:
+            raise
+    # ONNX infers the sizes of an operator that is not ours from what is given by value.
+    node = OnnxNode.from_json({**document, "inputs": {**given, **small}})
+    return node, {name: tensor for name, tensor in sources.items() if name not in small}
+
+
+def _whole_constants(sources: Mapping[str, ReadableTensor]) -> dict[str, list[int]]:
+    """The inputs that are constants of a few whole numbers."""
+    values = {name: tensor.value for name, tensor in sources.items() if tensor.value is not None}
+    return {
+        name: value.reshape(-1).tolist()
+        for name, value in values.items()
+        if value.dtype.name in ("int64", "int32") and value.ndim <= 1 and 0 < value.size <= MOST_ENTRIES
+    }
 
 
 def _onnx_inputs(inputs: object, schema: OnnxSchema) -> Mapping[str, Any]:

@@ -6,8 +6,10 @@ Sizes follow node by node from the tensors that arrive, and what follows from si
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +18,9 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.model_reader import ModelNode, ModelTensor, OnnxModel, refused
+from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import did_you_mean
+from ..onnx.schemas import find_schema
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput
 from ..values.layout import Layout
@@ -185,6 +189,9 @@ class _ModelReader:
         elif node.op_type in ("Shape", "Size") and len(node.inputs) == 1 and node.inputs[0]:
             sizes = shape_of(node, self._layout(node.inputs[0], node, path).sizes)
             made = None if sizes is None else [sizes]
+        elif node.op_type == "CastLike" and len(node.inputs) == 2 and known[0] and node.inputs[1]:
+            code = self._layout(node.inputs[1], node, path).data_type.onnx_code
+            made = folded(replace(node, op_type="Cast", attributes={"to": code}), [self._values.get(node.inputs[0])])
         elif all(known):
             made = folded(node, [self._values.get(name) for name in node.inputs])
         if made is not None:
@@ -216,14 +223,15 @@ class _ModelReader:
         return node.op_type == "Dropout" and not trains and not any(name in self._read for name in node.outputs[1:])
 
     def _add_node(self, node: ModelNode, path: tuple[str | int, ...]) -> None:
-        texts = [name and self._text(name, node, path) for name in node.inputs]
-        while texts and not texts[-1]:
-            texts.pop()
+        inputs = [self._numbers(place, node) or self._text(name, node, path) for place, name in enumerate(node.inputs)]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        texts = [each for each in inputs if isinstance(each, str)]
         outputs = [*node.outputs]
         while len(outputs) > 1 and outputs[-1] not in self._read:
             outputs.pop()
         name = self._free_name(node.name or node.op_type)
-        members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset, "inputs": texts}
+        members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset, "inputs": inputs}
         if node.attributes:
             members["attributes"] = {key: _as_json(value) for key, value in node.attributes.items()}
         if len(outputs) > 1:
@@ -241,8 +249,22 @@ class _ModelReader:
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
 
+    def _numbers(self, place: int, node: ModelNode) -> Mapping[str, Any] | None:
+        """A constant that must be given by value and is infinite or NaN, which no constant of a document can be."""
+        value = self._values.get(node.inputs[place])
+        if value is None or value.size != 1 or _has_json(value):
+            return None
+        schema = find_schema(node.op_type, node.opset)
+        if not isinstance(schema, OnnxSchema) or place >= len(schema.inputs) or schema.inputs[place].data:
+            return None
+        number = float(value.reshape(())[()])
+        word = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+        return {"data_type": data_type(value.dtype).numpy_name, "data": [word]}
+
     def _text(self, name: str, node: ModelNode, path: tuple[str | int, ...]) -> str:
         """What the document calls a tensor, which becomes an input or a constant of it where it is needed first."""
+        if not name:
+            return ""
         if (text := self._texts.get(name)) is not None:
             return text
         if (value := self._values.get(name)) is not None:
@@ -294,7 +316,7 @@ class _ModelReader:
         weights: dict[str, NDArray[Any]] = {}
         most = MOST_FLOATS_BY_VALUE if len(self._constants) <= MOST_WEIGHTS else MOST_BY_VALUE
         for text, value in self._constants.items():
-            if value.size <= (MOST_BY_VALUE if value.dtype.kind in "biu" else most) and _has_json(value):
+            if value.size <= (MOST_BY_VALUE if data_type(value.dtype).kind in "biu" else most) and _has_json(value):
                 constants[text] = tensor_to_json(value)
             else:
                 weights[text] = value
@@ -331,6 +353,4 @@ def _as_json(value: Any) -> Any:
 
 def _has_json(value: NDArray[Any]) -> bool:
     row = data_type(value.dtype)
-    return row.safetensors is not None and bool(
-        value.dtype.kind in "biu" or np.isfinite(value.astype(np.float64)).all()
-    )
+    return row.safetensors is not None and bool(row.kind in "biu" or np.isfinite(value.astype(np.float64)).all())

@@ -22,7 +22,7 @@ from .directml_twins import (
 )
 from .inference_context import InferenceContext, InferredOutputs
 from .inferred_node import InferredNode
-from .movement_shapes import refuse_type
+from .movement_shapes import refuse_type, type_of_code
 from .operator_row import OperatorRow
 from .parameters import AxesParameters, BroadcastParameters
 from .tensor import Shape
@@ -100,10 +100,29 @@ def _cast(context: InferenceContext) -> InferredOutputs:
         for row in DATA_TYPES
         if (row.onnx.upper() == target.upper() if isinstance(target, str) else row.onnx_code == target)
     ]
-    allowed = [name for name in context.schema.outputs[0].types if name != "str"]  # which no body holds
+    allowed = context.schema.outputs[0].types
     if not named or named[0] not in allowed:
         refuse_type(context, "to", "does not convert to", target, allowed)
     return InferredOutputs([context.first.shape], BroadcastParameters(), {"T2": named[0]})
+
+
+def _bit_cast(context: InferenceContext) -> InferredOutputs:
+    """The same bits as elements of another type, of as many bits."""
+    source, allowed = context.first.row, context.schema.outputs[0].types
+    target = data_type(type_of_code(context, "to", "", allowed))
+    if (source.item_size, source.bits) != (target.item_size, target.bits):
+        sizes = [row.bits or 8 * row.item_size for row in (source, target)]
+        message = f"{source.onnx} has {sizes[0]} bits and {target.onnx} {sizes[1]}; they must be equal"
+        context.refuse("data-types-differ", ("attributes", "to"), message, target.onnx, f"a type of {sizes[0]} bits")
+    return InferredOutputs([context.first.shape], BroadcastParameters(), {"T2": target.numpy_name})
+
+
+def _gated(context: InferenceContext) -> InferredOutputs:
+    gate, value = context.shapes
+    if gate != value:
+        message = f"A and B have the shapes {list(gate)} and {list(value)}, and SwiGLU does not broadcast"
+        context.refuse("shapes-differ", ("inputs", "B"), message, list(value), str(list(gate)))
+    return InferredOutputs([gate], BroadcastParameters())
 
 
 def _cast_like(context: InferenceContext) -> InferredOutputs:
@@ -206,6 +225,8 @@ ELEMENTWISE: Mapping[str, OperatorRow] = {
     "Xor": OperatorRow(_broadcast, binary("LOGICAL_XOR")),
     "HardSwish": OperatorRow(_broadcast, untranslated),
     "Mish": OperatorRow(_broadcast, untranslated),
+    "BitCast": OperatorRow(_bit_cast, untranslated),
+    "SwiGLU": OperatorRow(_gated, untranslated),
     "BitShift": OperatorRow(_broadcast, untranslated, choices={"direction": {11: ("LEFT", "RIGHT")}}),
     "Cast": OperatorRow(_cast, _to_cast),
     "CastLike": OperatorRow(_cast_like, untranslated),

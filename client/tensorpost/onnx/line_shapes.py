@@ -74,10 +74,10 @@ def _top_k(context: InferenceContext) -> InferredOutputs:
     shape = context.first.shape
     axis = context.axis("axis", len(shape), -1)
     name = "k" if context.since == 1 else "K"
-    k = context.integer(name)
-    if not 0 <= k <= shape[axis]:
-        message = f"there are no {k} elements along axis {axis}"
-        context.refuse("value", context.place(name), message, k, f"0 to {shape[axis]}")
+    k, least = context.integer(name), int(context.since == 1)  # ONNX's own inference refuses an attribute of 0
+    if not least <= k <= shape[axis]:
+        message = f"there are no {k} elements along axis {axis}" if k else "TopK-1 takes one element or more"
+        context.refuse("value", context.place(name), message, k, f"{least} to {shape[axis]}")
     output = (*shape[:axis], k, *shape[axis + 1 :])
     largest = bool(context.attributes.get("largest", 1))
     return InferredOutputs([output, output], TopKParameters(axis, k, largest))

@@ -16,7 +16,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.datatypes import DATA_TYPES, DataType
+from ..values.datatypes import DATA_TYPES, ML_DTYPES, DataType
+from ..values.packed_elements import packed_bytes, unpacked_elements
 from ..values.problems import InvalidDescriptor, Violation
 from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
 
@@ -33,7 +34,8 @@ DEEPEST = 16
 """Functions that call each other."""
 _DOMAINS = ("", "ai.onnx")
 _ROWS = {row.onnx_code: row for row in DATA_TYPES}
-_STORED = {"float16": np.uint16, "bfloat16": np.uint16}  # the numbers of `int32_data` are their bits
+_STORED = frozenset({"float16", *ML_DTYPES})
+"""Types of which the numbers of `int32_data` are the bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,16 +352,24 @@ def _read_tensor(message: memoryview, path: Sequence[str | int]) -> tuple[str, N
         raise refused(path, f"{what} has the sizes {sizes}", sizes, "sizes of 0 or more")
     dtype = row.dtype.newbyteorder("<") if row.dtype.byteorder in "=<>" else row.dtype
     if raw is not None:
-        held = len(raw) // row.item_size
-        if len(raw) != count * row.item_size:
-            raise refused(path, f"{what} has {len(raw):,} bytes for {count:,} elements", held, f"{count} elements")
-        array = np.frombuffer(raw, dtype).astype(row.dtype, copy=False)
+        needed = packed_bytes(count, row.bits) if row.bits else count * row.item_size
+        if len(raw) != needed:
+            raise refused(path, f"{what} has {len(raw):,} bytes for {count:,} elements", len(raw), f"{needed} bytes")
+        if row.bits:
+            array = unpacked_elements(np.frombuffer(raw, np.uint8), row.bits, count).view(dtype)
+        else:
+            array = np.frombuffer(raw, dtype).astype(row.dtype, copy=False)
     else:
-        if len(numbers) != count * (2 if row.dtype.kind == "c" else 1):
+        packed = row.bits in (2, 4)
+        wanted = packed_bytes(count, row.bits) if packed else count * (2 if row.dtype.kind == "c" else 1)
+        if len(numbers) != wanted:
             raise refused(path, f"{what} has {len(numbers):,} numbers for {count:,} elements", None, f"{count} numbers")
-        stored = _STORED.get(row.numpy_name)
-        if stored is not None:
-            array = np.array([number & 0xFFFF for number in numbers], stored).view(row.dtype)
+        if packed:
+            line = np.array([number & 0xFF for number in numbers], np.uint8)
+            array = unpacked_elements(line, row.bits, count).view(row.dtype)
+        elif row.numpy_name in _STORED:
+            bits = np.dtype(f"u{row.item_size}")
+            array = np.array([number & np.iinfo(bits).max for number in numbers], bits).view(row.dtype)
         else:
             wide = np.uint64 if row.dtype == np.uint64 else np.int64 if row.dtype.kind in "iub" else np.float64
             array = np.array(numbers, wide).astype(row.dtype)

@@ -68,10 +68,7 @@ def refuse_type(context: InferenceContext, name: str, does_not: str, code: objec
     """Refuse the type that an attribute names, by its number in ONNX or its name."""
     names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
     known = next((row.onnx for row in DATA_TYPES if code in (row.onnx_code, row.onnx)), None)
-    shown = (
-        known
-        or f"type {code!r}, which no tensor here can have (float8 and types of fewer than 8 bits are not supported)"
-    )
+    shown = known or f"type {code!r}, which no tensor here can have"
     message = f"{context.schema.name} {does_not} {shown}; `" + named(name) + f"` must be one of {names}"
     context.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
 

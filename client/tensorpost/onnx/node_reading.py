@@ -27,11 +27,14 @@ from .tensor import MAX_RANK, OnnxTensor
 Number = int | float
 MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
 
-TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type"})
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
 _ALIASES: Mapping[str, str] = {"half": "float16", "single": "float32", "float": "float", "double": "double"}
 """Names of types in C and NumPy besides ours, in lower case."""
-_TYPE_NAMES = ", ".join(row.numpy_name for row in DATA_TYPES if not row.numpy_name.startswith("complex"))
+_TYPE_NAMES = ", ".join([
+    *[row.numpy_name for row in DATA_TYPES if not (row.is_small or row.numpy_name.startswith("complex"))],
+    "float8_e4m3fn, int4 and others of ml_dtypes",
+])  # fmt: skip
 Kind = Literal["int", "float", "either"]
 """What plain numbers may be: whole, any (whole ones become floats), or either with the difference kept."""
 
@@ -371,8 +374,9 @@ def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeV
         content = cast("Mapping[str, Any]", raw)
         name, raw = content.get("data_type"), content.get("data")
     else:
+        is_array = hasattr(raw, "dtype")
         raw = np.asarray(raw)
-        name = "float32" if raw.dtype == np.float64 else raw.dtype.name
+        name = "float32" if raw.dtype == np.float64 and not is_array else raw.dtype.name
         raw = raw.reshape(-1).tolist()
     items = cast("Sequence[Any]", raw if isinstance(raw, (list, tuple)) else [raw])
     path = ("attributes", entry.name)
@@ -382,7 +386,7 @@ def _read_constant(entry: OnnxAttribute, raw: Any, report: Report) -> AttributeV
         report.add("attribute-type", path, message, None, '{"data_type": "float", "shape": [1], "data": [0]}')
         return None
     kind = data_type(name)
-    return (kind.numpy_name, float(number) if kind.dtype.kind not in "iub" else int(number))
+    return (kind.numpy_name, float(number) if kind.kind not in "iub" else int(number))
 
 
 def _offers(schema: OnnxSchema, name: str, value: object) -> bool:

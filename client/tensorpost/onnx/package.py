@@ -26,7 +26,15 @@ from .inference_context import InferenceContext, InferredOutputs
 from .parameters import ModelParameters
 from .server_answers import InferenceQuestion, SchemaQuestion, answer_of
 
-__all__ = ["PackageCalls", "call_package_by", "infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
+__all__ = [
+    "ONLY_BFLOAT16",
+    "PackageCalls",
+    "call_package_by",
+    "infer_by_package",
+    "schema_row",
+    "since_version",
+    "tensor_of_proto",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,18 @@ _IN_DIRECTML: Mapping[str, str] = {
     "RoiAlign": "ROI_ALIGN",
 }  # fmt: skip
 """Operators of ONNX that only ONNX Runtime computes here, and DirectML's operator of the same kind; for messages."""
+ONLY_BFLOAT16 = frozenset((
+    "Bernoulli", "GlobalLpPool", "MaxRoiPool", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike", "RoiAlign",
+))  # fmt: skip
+"""Operators whose version 22 is the one before with bfloat16, and of which ONNX Runtime has that only: models of one
+node are written in it."""
 _NOT_IN_DIRECTML = frozenset((
-    "AffineGrid", "Attention", "Bernoulli", "BitCast", "BlackmanWindow", "CausalConvWithState", "CenterCropPad",
-    "Col2Im", "Compress", "DFT", "DeformConv", "Det", "Dropout", "Einsum", "GlobalLpPool", "GridSample",
+    "AffineGrid", "Attention", "Bernoulli", "BlackmanWindow", "CausalConvWithState", "CenterCropPad",
+    "Col2Im", "Compress", "DeformConv", "Det", "Dropout", "Einsum", "GlobalLpPool", "GridSample",
     "GroupNormalization", "HammingWindow", "HannWindow", "InstanceNormalization", "LayerNormalization",
     "LinearAttention", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression", "QLinearConv",
-    "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "SwiGLU",
+    "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "SoftmaxCrossEntropyLoss",
     "TensorScatter", "Unique",
 ))  # fmt: skip
 
@@ -134,9 +148,12 @@ def _node_document(context: InferenceContext) -> dict[str, Any]:
     outputs = [entry.name for entry in schema.outputs][: context.outputs or max(1, len(least))]
     if schema.outputs and schema.outputs[-1].variadic:
         outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(context.outputs or 1)]
+    version = schema.since_version
+    if version == 22 and schema.op_type in ONLY_BFLOAT16:
+        version = 22 if any(tensor.data_type == "bfloat16" for tensor in context.tensors.values()) else 21
     return {
         "op_type": schema.op_type,
-        "version": schema.since_version,
+        "version": version,
         "inputs": names,
         "outputs": outputs,
         "tensors": [(name, tensor.row.onnx_code, tensor.shape) for name, tensor in context.tensors.items()],

@@ -208,6 +208,25 @@ class TriangleParameters(DiagonalParameters):
 
 
 @dataclass(frozen=True, slots=True)
+class FourierParameters(Parameters):
+    """The axis, how many elements are transformed, backwards or not, and whether half of the spectrum is kept."""
+
+    axis: int
+    length: int
+    inverse: bool
+    onesided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FramesParameters(Parameters):
+    """The distance of frames, their length, and whether half of the spectrum is kept."""
+
+    step: int
+    length: int
+    onesided: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelParameters(Parameters):
     """A model of the one node, as `onnx.ModelProto` in bytes, for ONNX Runtime."""
 

@@ -47,7 +47,7 @@ __all__ = [
 NEWEST_OPSET = 28
 """The newest default-domain opset whose Tile and Resize we have read: that of onnx 1.23."""
 
-_ALL_16: tuple[str, ...] = tuple(row.numpy_name for row in DATA_TYPES)
+_ALL_16: tuple[str, ...] = tuple(row.numpy_name for row in DATA_TYPES if not row.is_small)
 _ALL_15 = tuple(name for name in _ALL_16 if name != "bfloat16")
 _FLOATS = ("float16", "float32", "float64")
 

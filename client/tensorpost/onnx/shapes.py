@@ -23,6 +23,7 @@ from .parameters import Parameters
 from .resize import RESIZE_ROW
 from .tensor import OnnxTensor, too_large
 from .tile import TILE_ROW
+from .transform_shapes import TRANSFORMS
 
 __all__ = ["RULES", "infer"]
 
@@ -33,6 +34,7 @@ RULES: Mapping[str, OperatorRow] = {
     **ELEMENTWISE,
     **MOVEMENT,
     **LINES,
+    **TRANSFORMS,
 }
 """What a node means, by operator."""
 _BY_PACKAGE = OperatorRow(infer_by_package, untranslated)

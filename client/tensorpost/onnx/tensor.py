@@ -29,7 +29,6 @@ _TYPES = ", ".join(row.onnx for row in DATA_TYPES)
 _NOT_CARRIED: Mapping[tuple[str, str], str] = {
     ("npy", "str"): "npy elements have one fixed size, and object arrays would need pickle",
     ("frame", "str"): "a frame's dtypes are those of safetensors, all of fixed size",
-    ("npy", "bfloat16"): "npy has no bfloat16; send a frame",
     ("frame", "complex128"): "safetensors has no complex128; send an npy body, or, for Tile, "
     "x.view(np.uint64).reshape(*x.shape, 2) with one more repeat of 1",
 }

@@ -2,6 +2,9 @@
 
 Nothing else in the project spells these names twice. A new type is a new row here.
 
+ONNX's types of fewer than 8 bits have a byte for each element here, as in arrays of `ml_dtypes`; of each byte the low
+bits count. safetensors packs the elements of its `F4`, so a frame calls ours otherwise: `F4_E2M1_U8`.
+
 Sources: `DirectML.h` (`DML_TENSOR_DATA_TYPE`), `onnx.proto` (`TensorProto.DataType`), the Open Inference Protocol's
 table of datatypes with Triton's `BF16`, and the safetensors README.
 """
@@ -9,6 +12,8 @@ table of datatypes with Triton's `BF16`, and the safetensors README.
 from __future__ import annotations
 
 import enum
+import importlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +23,7 @@ import numpy as np
 
 from .extras import install_command
 
-__all__ = ["BOOLEANS", "DATA_TYPES", "DataType", "TensorDataType", "data_type"]
+__all__ = ["BOOLEANS", "DATA_TYPES", "ML_DTYPES", "DataType", "TensorDataType", "data_type", "load_ml_dtypes"]
 
 BOOLEANS: tuple[type, ...] = (bool, np.bool_)
 """The booleans of Python and NumPy, which are not whole numbers here; NumPy before 2.2 takes its own for such."""
@@ -72,13 +77,15 @@ class DataType:
     """One element type and its names. A name is None where that system does not have the type.
 
     Attributes:
-        numpy_name: NumPy's name; also our key. `bfloat16` needs the `ml_dtypes` package, `str` is a Python object.
+        numpy_name: NumPy's name; also our key. Those of `ML_DTYPES` need the package `ml_dtypes`, `str` is a Python
+            object.
         directml: DirectML's short name.
         onnx: ONNX's name, as in `tensor(float)`.
         onnx_code: `TensorProto.DataType` number.
         open_inference: the Open Inference Protocol's name.
-        safetensors: the name in a frame's head.
+        safetensors: the name in a frame's head; ours where elements have fewer than 8 bits.
         item_size: bytes per element; 0 for strings, whose elements differ.
+        bits: bits of an element where they are fewer than those of its bytes, else 0.
     """
 
     numpy_name: str
@@ -88,23 +95,61 @@ class DataType:
     open_inference: str | None
     safetensors: str | None
     item_size: int
+    bits: int = 0
+
+    @property
+    def in_ml_dtypes(self) -> bool:
+        """Whether NumPy has the type by the package `ml_dtypes` only."""
+        return self.numpy_name in ML_DTYPES
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is one of `ml_dtypes` with 8 bits or fewer, in a byte."""
+        return self.item_size == 1 and self.numpy_name in ML_DTYPES
+
+    @property
+    def kind(self) -> str:
+        """What the elements are, as NumPy's `dtype.kind` says of its own types: `f`, `i`, `u`, `b`, `c`, `O`.
+
+        `dtype.kind` is `V` for most types of `ml_dtypes`, and not for all.
+        """
+        return ML_DTYPES.get(self.numpy_name) or _dtype(self.numpy_name).kind
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest number of a type of whole numbers."""
+        bits = self.bits or 8 * self.item_size
+        return (0, (1 << bits) - 1) if self.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype, little-endian.
 
         Raises:
-            ModuleNotFoundError: bfloat16 without `ml_dtypes`; the message names the extra to install.
+            ModuleNotFoundError: a type of `ml_dtypes` without that package; the message names the extra to install.
         """
-        if self.numpy_name == "bfloat16":
+        if self.numpy_name in ML_DTYPES:
             try:
                 import ml_dtypes
             except ModuleNotFoundError as missing:
-                raise ModuleNotFoundError(
-                    f"bfloat16 arrays need the package ml_dtypes: {install_command('bfloat16')}", name=missing.name
-                ) from None
-            return np.dtype(ml_dtypes.bfloat16)
+                message = f"{self.numpy_name} arrays need the package ml_dtypes: {install_command('bfloat16')}"
+                raise ModuleNotFoundError(message, name=missing.name) from None
+            return np.dtype(getattr(ml_dtypes, self.numpy_name))
         return _dtype(self.numpy_name)
+
+
+ML_DTYPES: Mapping[str, str] = {
+    "bfloat16": "f", "float8_e4m3fn": "f", "float8_e4m3fnuz": "f", "float8_e5m2": "f", "float8_e5m2fnuz": "f",
+    "float8_e8m0fnu": "f", "float6_e2m3fn": "f", "float6_e3m2fn": "f", "float4_e2m1fn": "f", "int4": "i", "uint4": "u",
+    "int2": "i", "uint2": "u",
+}  # fmt: skip
+"""Types that NumPy has by the package `ml_dtypes` only, and their `DataType.kind`."""
+
+
+def load_ml_dtypes() -> None:
+    """Let NumPy know the types of `ml_dtypes` by their names, as `np.load` needs it; nothing without the package."""
+    with suppress(ModuleNotFoundError):
+        importlib.import_module("ml_dtypes")
 
 
 @cache  # one entry per row of the table
@@ -130,6 +175,18 @@ DATA_TYPES: tuple[DataType, ...] = (
     DataType("complex64",  None,      "complex64",  14,  None,     "C64",       8),
     DataType("complex128", None,      "complex128", 15,  None,     None,        16),
     DataType("str",        None,      "string",     8,   "BYTES",  None,        0),
+    DataType("float8_e4m3fn",   None, "float8e4m3fn",   17, None, "F8_E4M3",     1),
+    DataType("float8_e4m3fnuz", None, "float8e4m3fnuz", 18, None, "F8_E4M3FNUZ", 1),
+    DataType("float8_e5m2",     None, "float8e5m2",     19, None, "F8_E5M2",     1),
+    DataType("float8_e5m2fnuz", None, "float8e5m2fnuz", 20, None, "F8_E5M2FNUZ", 1),
+    DataType("float8_e8m0fnu",  None, "float8e8m0",     24, None, "F8_E8M0",     1),
+    DataType("float6_e2m3fn",   None, "float6e2m3",     27, None, "F6_E2M3_U8",  1, 6),
+    DataType("float6_e3m2fn",   None, "float6e3m2",     28, None, "F6_E3M2_U8",  1, 6),
+    DataType("float4_e2m1fn",   None, "float4e2m1",     23, None, "F4_E2M1_U8",  1, 4),
+    DataType("int4",            None, "int4",           22, None, "I4_U8",       1, 4),
+    DataType("uint4",           None, "uint4",          21, None, "U4_U8",       1, 4),
+    DataType("int2",            None, "int2",           26, None, "I2_U8",       1, 2),
+    DataType("uint2",           None, "uint2",          25, None, "U2_U8",       1, 2),
 )  # fmt: skip
 
 _BY_NAME: dict[str, DataType] = {}
@@ -138,7 +195,7 @@ for _row in DATA_TYPES:
         if _name is not None:
             _BY_NAME[_name] = _row  # systems share spellings, but no spelling has two meanings; a test proves it
 
-_NUMERIC_ROWS = [row for row in DATA_TYPES if row.numpy_name not in ("bfloat16", "str")]
+_NUMERIC_ROWS = [row for row in DATA_TYPES if row.numpy_name != "str" and not row.in_ml_dtypes]
 _BY_NUMPY_CODE = {np.dtype(row.numpy_name).str[1:]: row for row in _NUMERIC_ROWS}  # f4, i1, b1, c8 and so on
 
 

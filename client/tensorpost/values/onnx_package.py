@@ -29,7 +29,7 @@ _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 def schema_row(schema: Any) -> dict[str, Any]:
     """A version of an operator as `operators.json` has it, from an `onnx.defs.OpSchema`.
 
-    Types that no tensor here has are left out: sequences, and those of fewer than 8 bits.
+    Types that no tensor here has are left out: sequences and optional values.
     """
     types = {entry.type_param_str: _types(entry.allowed_type_strs) for entry in schema.type_constraints}
     attributes: dict[str, list[Any]] = {}
@@ -147,10 +147,38 @@ def _model(node: Mapping[str, Any], onnx: Any, *, scalars: bool) -> Any:
     attributes = {name: _attribute(value, onnx) for name, value in node["attributes"].items()}
     proto = helper.make_node(node["op_type"], node["inputs"], node["outputs"], **attributes)
     outputs = [helper.make_empty_tensor_value_info(name) for name in node["outputs"]]
+    known = _known_outputs(node)
+    outputs = [
+        helper.make_tensor_value_info(each.name, *known[each.name]) if each.name in known else each for each in outputs
+    ]
     constants = [_constant(name, kind, values, onnx, scalars=scalars) for name, kind, values in node["constants"]]
     graph = helper.make_graph([proto], node["op_type"], tensors, outputs, constants)
     opset = helper.make_opsetid("", node["version"])
     return helper.make_model(graph, opset_imports=[opset], ir_version=8, producer_name="tensorpost")
+
+
+def _known_outputs(node: Mapping[str, Any]) -> Mapping[str, tuple[int, Sequence[int]]]:
+    """Type and shape of outputs of which the operator's text says it and the package does not infer it."""
+    tensors = {name: (kind, shape) for name, kind, shape in node["tensors"]}
+    if node["op_type"] == "GroupNormalization" and "X" in tensors:
+        return {"Y": tensors["X"]}
+    if node["op_type"] == "MaxUnpool" and "X" in tensors:
+        given = {name: values for name, _, values in node["constants"]}
+        return {"output": (tensors["X"][0], given["output_shape"])} if "output_shape" in given else {}
+    if node["op_type"] == "Attention" and "past_key" not in tensors:  # what is present is what was given
+        heads = node["attributes"].get("kv_num_heads", 0)
+        pairs = (("present_key", "K"), ("present_value", "V"))
+        present = {name: tensors[letter] for name, letter in pairs if letter in tensors}
+        return {name: (kind, _by_heads(shape, heads)) for name, (kind, shape) in present.items()}
+    return {}
+
+
+def _by_heads(shape: Sequence[int], heads: int) -> Sequence[int]:
+    """The shape of keys or values with the heads as a dimension of their own."""
+    if len(shape) != 3 or heads < 1:
+        return shape
+    batch, length, width = shape
+    return batch, heads, length, width // heads
 
 
 def _attribute(value: Any, onnx: Any) -> Any:

@@ -164,10 +164,11 @@ class CudaBackend:
         if plan.libraries:
             return f"{plan.libraries[0]} computes it, in host memory"
         for step in plan.steps:
-            by_arrays = isinstance(step.form, (Lines, BoxFunction, Array))
-            tensors = (*step.inputs, *step.outputs)
-            if by_arrays and any(slot.layout.data_type.numpy_name == "bfloat16" for slot in tensors):
-                return "CuPy's array functions do not compute bfloat16"
+            moves_bits = isinstance(step.form, (BoxFunction, Array)) and step.form.of_bits
+            by_arrays = isinstance(step.form, (Lines, BoxFunction, Array)) and not moves_bits
+            types = [slot.layout.data_type for slot in (*step.inputs, *step.outputs)]
+            if by_arrays and (unknown := [row.numpy_name for row in types if row.in_ml_dtypes]):
+                return f"CuPy's array functions do not compute {unknown[0]}"
         needed = plan.input_bytes + plan.constant_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
             what = "its inputs, constants and intermediate results" if plan.held_bytes else "its inputs"

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
+import numpy as np
+
+from tensorpost.onnx.strings import StringCall
 from tensorpost.values.problems import BodyMismatch
+
+from .call import AnnouncedTensor
+
+Block = TypeVar("Block")
+"""Memory of a tensor: a view of it, or a source on a device."""
 
 
 def decode_strings(data: bytes | memoryview, count: int, name: str) -> list[bytes]:
@@ -35,6 +44,23 @@ def decode_strings(data: bytes | memoryview, count: int, name: str) -> list[byte
 def encode_strings(elements: Sequence[bytes]) -> bytes:
     """The tensor's bytes."""
     return b"".join([part for element in elements for part in (len(element).to_bytes(4, "little"), element)])
+
+
+def read_strings(strings: StringCall, tensors: Sequence[AnnouncedTensor], memory: Sequence[Block]) -> list[Block]:
+    """The memory of a call's inputs as its computation reads them; of a Cast, the numbers that strings say.
+
+    Raises:
+        InvalidDescriptor: a string says no number.
+    """
+    found = [*memory]
+    if not strings.reads_texts:
+        return found
+    for index, tensor in enumerate(tensors):
+        block: Any = found[index]
+        if tensor.data_type.numpy_name == "str" and isinstance(block, memoryview):
+            numbers = np.frombuffer(cast("memoryview", block), np.int64)
+            found[index] = cast("Block", strings.read(numbers).view(np.uint8).data)
+    return found
 
 
 def _mismatch(name: str, what: str) -> BodyMismatch:

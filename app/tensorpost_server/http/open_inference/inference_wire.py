@@ -19,7 +19,7 @@ from tensorpost.values.problems import InvalidFrame, InvalidParameter, LimitExce
 from ...backends import DeviceMemory
 from ...engine import Worker
 from ..background_threads import CallerThreads
-from ..calls.byte_strings import decode_strings
+from ..calls.byte_strings import decode_strings, read_strings
 from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
 from ..request_body import MOST_VALUE_BYTES, RequestBody
 from ..wires.wire import ReadContext
@@ -183,6 +183,8 @@ class InferenceWire:
         outputs = output_forms(request, graph.output_slots, rows)
         answer = self._codec.answer(model.name, request.id, outputs, coding)
         held = [memory[tensor.name] for tensor in worked_on] if memory else None
+        if strings is not None and held is not None:
+            held = read_strings(strings, tensors, held)
         stored = None if model.stored is None else model.stored.stored
         return Call(graph, options, tensors, answer, held, None, strings, request.timeout, stored=stored)
 

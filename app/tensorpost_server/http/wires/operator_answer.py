@@ -86,10 +86,8 @@ class OperatorAnswer:
             )
         for slot in plan.outputs:
             row = slot.layout.data_type
-            if (
-                (media_type in (MediaType.NPY, MediaType.NPZ) and row.numpy_name == "bfloat16")
-                or (media_type is MediaType.FRAME and row.safetensors is None)
-                or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
+            if (media_type is MediaType.FRAME and row.safetensors is None) or (
+                media_type is MediaType.JSON and row.numpy_name.startswith("complex")
             ):
                 raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another media type")
             if media_type is not MediaType.FRAME and not slot.layout.packed:
@@ -217,7 +215,12 @@ def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+                row = datatypes.data_type(array.dtype)
+                if row.in_ml_dtypes:  # which NumPy would write as void
+                    file.write(frame.encode_npy_head(row, array.shape))
+                    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                else:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
     return buffer.getvalue()
 
 

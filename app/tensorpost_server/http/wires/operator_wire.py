@@ -27,6 +27,7 @@ from tensorpost.values.problems import (
 )
 
 from ..background_threads import CallerThreads
+from ..calls.byte_strings import read_strings
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
@@ -134,8 +135,9 @@ class OperatorWire:
             document = read_document(document, self._parser.document_name)
         graph, options = self._parser.parse(parameters, tensors, document, values or {})
         strings = None
-        if table is not None and not graph.output_names and has_strings(graph.operation):
-            strings = StringCall(cast("OnnxNode", graph.operation), table)
+        if not graph.output_names and has_strings(graph.operation):
+            strings = StringCall(cast("OnnxNode", graph.operation), table or StringTable())
+            memory = None if memory is None else read_strings(strings, tensors, memory)
         stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
         return Call(
             graph, options, tensors, OperatorAnswer(format_, graph, id_, rows), memory, encoded, strings, rows=rows,
