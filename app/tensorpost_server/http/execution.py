@@ -230,7 +230,7 @@ class Execution:
         stages.done("head")
         threads = self.slow_threads if self._wire.takes_long else self.parsing
         prepared = await threads.run(self.large, prepare, call, self.settings)
-        if head and call.memory is None and len(key.query) + len(head) <= MOST_KEY_BYTES:
+        if head and call.memory is None and call.is_repeatable and len(key.query) + len(head) <= MOST_KEY_BYTES:
             self._service.calls.put((key, head), prepared)
         return prepared, call
 
@@ -301,7 +301,7 @@ class Execution:
             else:
                 await body.receive_into(memory)
         ticket.uploaded()
-        return memory
+        return memory if call is None else [*memory, *call.held]
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Execution:
         """
         tag = await check_tag(
             route_path(self._scope), self.query, self._fields, self.body.received_views,
-            worker.computed_by(prepared.plan), self.parsing,
+            worker.computed_by(prepared.plan), self.parsing, prepared.held_tags,
         )  # fmt: skip
         head = prepared.answer.head(prepared.plan, worker)
         tagged = replace(head, headers=(*head.headers, (b"etag", tag.encode())))
