@@ -6,15 +6,17 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
+from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.held_tensors import HeldTensor, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -46,9 +48,11 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .values.tensor_box import BoxIndex
 
 __all__ = ["AsyncClient"]
 
+Keep: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -136,6 +140,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Lay copies of an array side by side, as `numpy.tile` does.
 
@@ -144,7 +149,7 @@ class AsyncClient(NumpyCalls):
         call = tile_call(x, repeats, out, directml=feature_level is not None)
         y = await self.run(
             call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
-            progress=progress,
+            progress=progress, keep=keep,
         )  # fmt: skip
         return y.reshape(call.shape) if out is None else out
 
@@ -161,6 +166,7 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
@@ -169,7 +175,9 @@ class AsyncClient(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
+        y = await self.run(
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress, keep=keep
+        )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
     async def onnx(
@@ -182,13 +190,14 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
 
         See `Client.onnx`.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, KeepOutputs.of(keep, self))
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = await api.compute_onnx(self._transport, asked, out, options, self._regions)
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -203,13 +212,21 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
         See `Client.run`.
         """
         result = await self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
+            keep=keep,
         )
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
@@ -223,9 +240,10 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return await api.compute(self._transport, desc, inputs, out, options, self._regions)
 
     def stream(
@@ -280,12 +298,13 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         See `Client.run_graph`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return await api.compute_graph(self._transport, graph, inputs, out, options)
 
     async def run_model(
@@ -298,12 +317,13 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         See `Client.run_model`.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, KeepOutputs.of(keep, self))
         return await api.compute_model(self._transport, model, inputs, outputs, out, options)
 
     async def store(
@@ -329,12 +349,13 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         See `Client.run_stored`.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return await api.compute_stored(self._transport, graph, inputs, out, options)
 
     async def stored_graph(self, name: str) -> StoredGraph:
@@ -420,6 +441,36 @@ class AsyncClient(NumpyCalls):
         how = Preprocessing.of(size, crop, mean, std, layout, dtype)
         options = RequestOptions(backend, device)
         return await preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options)
+
+    # ---- held tensors ------------------------------------------------------------------------------------------------
+
+    async def put(self, x: TensorLike | InputValue, name: str | None = None, *, replace: bool = False) -> HeldTensor:
+        """Send a tensor that the server is to hold; calls that get the handle send nothing but its name.
+
+        See `Client.put`.
+        """
+        return await held_calls.put_tensor(self._transport, x, name, replace, self)
+
+    async def get_tensor(self, tensor: HeldTensor | str, box: BoxIndex | None = None) -> NDArray[Any]:
+        """The elements of a held tensor, or of a part of it, which alone travel; `held[0:10, :, ::2]` does the same.
+
+        See `Client.get_tensor`.
+        """
+        return await held_calls.get_tensor(self._transport, tensor, box)
+
+    async def tensors(self) -> list[HeldTensor]:
+        """The held tensors of this key, by name.
+
+        See `Client.tensors`.
+        """
+        return await held_calls.held_tensors(self._transport, self)
+
+    async def delete_tensor(self, tensor: HeldTensor | str) -> None:
+        """Free a held tensor; calls that read it are finished.
+
+        See `Client.delete_tensor`.
+        """
+        await held_calls.delete_tensor(self._transport, tensor)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

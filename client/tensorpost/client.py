@@ -10,15 +10,17 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
+from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.held_tensors import HeldTensor, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -50,9 +52,11 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .values.tensor_box import BoxIndex
 
 __all__ = ["Client"]
 
+Keep: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -155,6 +159,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Lay copies of an array side by side, as `numpy.tile` does.
 
@@ -173,6 +178,7 @@ class Client(NumpyCalls):
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
+            keep: see `run`.
 
         Returns:
             `out`, or a new array.
@@ -184,7 +190,7 @@ class Client(NumpyCalls):
         call = tile_call(x, repeats, out, directml=feature_level is not None)
         y = self.run(
             call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
-            progress=progress,
+            progress=progress, keep=keep,
         )  # fmt: skip
         return y.reshape(call.shape) if out is None else out
 
@@ -201,6 +207,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
@@ -226,6 +233,7 @@ class Client(NumpyCalls):
             backend: see `run`.
             device: see `run`.
             progress: see `run`.
+            keep: see `run`.
 
         Returns:
             `out`, or a new array.
@@ -238,7 +246,9 @@ class Client(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
+        y = self.run(
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress, keep=keep
+        )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
     def onnx(
@@ -251,6 +261,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
@@ -267,6 +278,7 @@ class Client(NumpyCalls):
             backend: see `run`.
             device: see `run`.
             progress: see `run`.
+            keep: see `run`.
             attributes: the operator's attributes by name, and inputs.
 
         Raises:
@@ -274,7 +286,7 @@ class Client(NumpyCalls):
             InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, KeepOutputs.of(keep, self))
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = run_blocking(api.compute_onnx(self._transport, asked, out, options, self._regions))
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -289,6 +301,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
@@ -309,6 +322,8 @@ class Client(NumpyCalls):
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the descriptor; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
+            keep: True to have the server hold the outputs, which are returned as `HeldTensor`s; or a name, or for
+                several outputs names, to hold them by. A held tensor of such a name is not replaced.
 
         Returns:
             The output, an array of its sizes; for several outputs, a tuple in the order of `desc.outputs`. With strides
@@ -319,7 +334,14 @@ class Client(NumpyCalls):
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         result = self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
+            keep=keep,
         )
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
@@ -333,9 +355,10 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return run_blocking(api.compute(self._transport, desc, inputs, out, options, self._regions))
 
     def stream(
@@ -427,6 +450,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
@@ -440,6 +464,7 @@ class Client(NumpyCalls):
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            keep: see `run`.
 
         Returns:
             The outputs by their names.
@@ -461,7 +486,7 @@ class Client(NumpyCalls):
                 is listed, with its node.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_graph(self._transport, graph, inputs, out, options))
 
     def run_model(
@@ -474,6 +499,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
@@ -487,6 +513,7 @@ class Client(NumpyCalls):
             backend: see `run`; `onnxruntime` has ONNX Runtime compute the whole model, in a process of the server.
             device: see `run`.
             progress: see `run`.
+            keep: see `run`.
 
         Returns:
             The outputs by their names.
@@ -503,7 +530,7 @@ class Client(NumpyCalls):
             OSError: a file cannot be read.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress)
+        options = RequestOptions(backend, device, None, progress, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_model(self._transport, model, inputs, outputs, out, options))
 
     def store(
@@ -550,6 +577,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keep: Keep = False,
     ) -> dict[str, NDArray[Any]]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
@@ -561,6 +589,7 @@ class Client(NumpyCalls):
             device: see `run`.
             feature_level: see `run`.
             progress: see `run`.
+            keep: see `run`.
 
         Returns:
             The outputs by their names.
@@ -570,7 +599,7 @@ class Client(NumpyCalls):
             GraphNotFound: the server has it no more.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options))
 
     def stored_graph(self, name: str) -> StoredGraph:
@@ -736,6 +765,64 @@ class Client(NumpyCalls):
         how = Preprocessing.of(size, crop, mean, std, layout, dtype)
         options = RequestOptions(backend, device)
         return run_blocking(preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options))
+
+    # ---- held tensors ------------------------------------------------------------------------------------------------
+
+    def put(self, x: TensorLike | InputValue, name: str | None = None, *, replace: bool = False) -> HeldTensor:
+        """Send a tensor that the server is to hold; calls that get the handle send nothing but its name.
+
+        Args:
+            x: array of numbers or booleans, or what is like one, as in `run_graph`: the file of a picture is sent
+                unchanged, and is a tensor of 1, height, width and channels.
+            name: its name on the server; default one that only the handle knows. Then the tensor is freed with the
+                next request after the last handle was collected.
+            replace: whether a held tensor of this name gives way; calls that read it are finished with it.
+
+        Returns:
+            The handle. `with` frees the tensor at the end of the block.
+
+        Raises:
+            InvalidParameter: an argument is wrong, or the client is one of several servers; nothing was sent.
+            TensorExists: there is a held tensor of this name.
+            InsufficientStorage: the server has no room for it; the setting is named.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.put_tensor(self._transport, x, name, replace, self))
+
+    def get_tensor(self, tensor: HeldTensor | str, box: BoxIndex | None = None) -> NDArray[Any]:
+        """The elements of a held tensor, or of a part of it, which alone travel; `held[0:10, :, ::2]` does the same.
+
+        Args:
+            tensor: the handle, or the name.
+            box: what would stand in brackets behind an array: indices and slices with steps above 0.
+
+        Raises:
+            InvalidParameter: there is no such part.
+            TensorGone: the server does not hold it any more.
+            TensorNotFound: there is none of this name.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.get_tensor(self._transport, tensor, box))
+
+    def tensors(self) -> list[HeldTensor]:
+        """The held tensors of this key, by name.
+
+        Raises:
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.held_tensors(self._transport, self))
+
+    def delete_tensor(self, tensor: HeldTensor | str) -> None:
+        """Free a held tensor; calls that read it are finished.
+
+        Args:
+            tensor: the handle, or the name.
+
+        Raises:
+            TensorGone, TensorNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        run_blocking(held_calls.delete_tensor(self._transport, tensor))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -46,11 +46,14 @@ from .caller_arrays import (
     RequestTemplate,
     arrays_by_name,
     check_out,
+    held_inputs,
     onnx_node,
     output_memory,
     request_template,
     wire_inputs,
 )
+from .held_calls import keep_outputs
+from .held_tensors import KeepOutputs
 from .results import Result, ServerTiming, StoredGraph, TensorBlock, Validation
 from .resumed_answer import ResumedAnswer
 from .shared_calls import close_regions, compute_shared, model_of
@@ -72,6 +75,7 @@ class RequestOptions(NamedTuple):
     device: int | None = None
     feature_level: str | int | FeatureLevel | None = None
     progress: Callable[[Progress], None] | None = None
+    keep: KeepOutputs | None = None
 
 
 def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions) -> Request:
@@ -91,7 +95,7 @@ def _reported(progress: Callable[[Progress], None] | None) -> Callable[[Progress
 
 def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
     """The options as parameters."""
-    backend, device, feature_level, _ = options
+    backend, device, feature_level = options[:3]
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
@@ -119,8 +123,13 @@ async def compute(
     """
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options, regions)
-    template = request_template(operation)
-    if regions is not None and options.progress is None and (model := model_of(template)) is not None:
+    template, inputs = held_inputs(request_template(operation), inputs)
+    if options.keep is not None:
+        return await _kept(
+            transport, template, _request(template, inputs, options._replace(keep=None)), out, options.keep
+        )
+    pays = regions is not None and options.progress is None and template.may_resume
+    if regions is not None and pays and (model := model_of(template)) is not None:
         document, memory = operation.to_document_text(), wire_inputs(template, inputs)
         return await compute_shared(
             transport, regions, model, template, document, memory, out, _query(template.endpoint, options)
@@ -196,7 +205,10 @@ async def compute_graph(
 
     if isinstance(graph, StoredGraph):
         return await compute_stored(transport, graph, inputs, out, options)
-    sent = graph_request(graph, inputs)
+    sent = _with_held(graph_request(graph, inputs))
+    if options.keep is not None:
+        request = _graph_request(sent, options._replace(keep=None))
+        return dict((await _kept(transport, sent.template, request, out, options.keep)).arrays)
     result = await _received(transport, sent.template, _graph_request(sent, options), out)
     return dict(result.arrays)
 
@@ -264,6 +276,9 @@ async def compute_stored(
     target = graph_target(graph.name) + (f"?{query}" if query else "")
     fields = (("content-type", media_type), ("accept", MEDIA_TYPE))
     request = Request("POST", target, fields, tuple(body), _reported(options.progress))
+    if options.keep is not None:
+        _refuse_out(out)
+        return dict((await keep_outputs(transport, request, graph.outputs, options.keep)).arrays)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
         head = await response.any_frame_head()
@@ -291,6 +306,26 @@ def _graph_request(sent: GraphRequest, options: RequestOptions) -> Request:
     return Request("POST", target, fields, (memoryview(sent.body.content),), _reported(options.progress))
 
 
+def _with_held(sent: GraphRequest) -> GraphRequest:
+    """The request, if some of its inputs are held tensors without those."""
+    if not isinstance(sent.body, dict):
+        return sent
+    template, body = held_inputs(sent.template, sent.body)
+    return sent._replace(template=template, body=cast("dict[str, NDArray[Any]]", body))
+
+
+async def _kept(
+    transport: Transport | ManyServers, template: RequestTemplate, request: Request, out: Outputs, keep: KeepOutputs
+) -> Result[Any]:
+    _refuse_out(out)
+    return await keep_outputs(transport, request, [slot.name for slot in template.outputs], keep)
+
+
+def _refuse_out(out: Outputs) -> None:
+    if out is not None:
+        raise InvalidParameter("out receives outputs, and with keep they stay on the server; leave one of them out")
+
+
 def stream_graph(
     transport: Transport | ManyServers, graph: GraphDocument, inputs: GraphInputs, block_bytes: int,
     options: RequestOptions,
@@ -298,7 +333,7 @@ def stream_graph(
     """A graph's outputs block by block; see `stream`."""
     from .graph_calls import graph_request  # operators load when they are named
 
-    sent = graph_request(graph, inputs)
+    sent = _with_held(graph_request(graph, inputs))
     block_bytes = whole_number("block_bytes", block_bytes, 1)
     return _blocks(transport, _graph_request(sent, options), sent.template, block_bytes, named=True)
 
@@ -328,6 +363,8 @@ async def _compute_strings(
         InvalidParameter: whatever `compute` refuses; or an `out` is given, into which strings cannot be received.
         InvalidDescriptor: the operator does more with strings than to move or compare them.
     """
+    if options.keep is not None:
+        raise InvalidParameter("strings are not held; leave keep out")
     if out is not None:
         raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
     arrays = arrays_by_name(node, inputs)
@@ -350,7 +387,7 @@ def stream(
 
     Raises `InvalidParameter` at once, as `compute` does.
     """
-    template = request_template(operation)
+    template, inputs = held_inputs(request_template(operation), inputs)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
     several = len(template.outputs) > 1
     return _blocks(transport, _request(template, inputs, options), template, block_bytes, named=several)
@@ -384,12 +421,21 @@ async def write_zarr(
         from .graph_calls import graph_request  # operators load when they are named
 
         sent = graph_request(operation, cast("GraphInputs", inputs))
+        _refuse_held(_with_held(sent).template)
         template, request = sent.template, _graph_request(sent, options)
     else:
         template = request_template(cast("Operation", operation))
+        _refuse_held(held_inputs(template, cast("Inputs", inputs))[0])
         request = _request(template, cast("Inputs", inputs), options)
     array = zarr_store.ZarrArray.of(template, shape, whole_number("chunk_bytes", chunk_bytes, 1))
     await zarr_store.write_zarr(transport, template, request, array, path)
+
+
+def _refuse_held(template: RequestTemplate) -> None:
+    if not template.may_resume:
+        raise InvalidParameter(
+            "write_zarr continues where it stopped only with the inputs themselves; pass arrays, not held tensors"
+        )
 
 
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:

@@ -261,7 +261,7 @@ class _WholeProgress:
 
 def _resumable(template: RequestTemplate) -> Slot | None:
     """The only output of an operation, if it is one that is resumed."""
-    if len(template.outputs) != 1:
+    if len(template.outputs) != 1 or not template.may_resume:
         return None
     (slot,) = template.outputs
     return slot if slot.layout.packed and slot.layout.size_in_bytes >= RESUMED_BYTES else None

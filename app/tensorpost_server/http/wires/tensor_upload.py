@@ -80,7 +80,7 @@ async def receive_tensor(context: UploadContext, format_: RequestFormat) -> None
         TensorpostError: the body is malformed, or there is no room.
     """
     body, settings, media_type = context.body, context.settings, format_.request
-    if not body.length:
+    if not body.length and format_.raw is None:
         raise BodyMismatch("the body is empty; it holds the tensor that is to be held")
     if media_type is MediaType.JSON:
         await _of_json(context)
