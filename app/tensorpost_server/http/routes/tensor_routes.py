@@ -12,6 +12,7 @@ from tensorpost import frame
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter
 
+from ...backends import SharingBackend
 from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
@@ -63,8 +64,13 @@ _BODY: dict[str, Any] = {
 async def list_tensors(request: Request) -> JsonDocument:
     """The caller's held tensors, with type, sizes, bytes, where they lie, age and idle time."""
     service = service_of(request)
+    workers = [] if service.pool is None else service.pool.workers.items()
+    sharing = [(key, worker.backend) for key, worker in workers if isinstance(worker.backend, SharingBackend)]
     tensors = service.tensors.listed(service.owner_of(request.scope))
-    return JsonDocument({"tensors": [tensor.describe() for tensor in tensors]})
+    described = [
+        tensor.describe([key for key, backend in sharing if backend.has_copy(tensor.data)]) for tensor in tensors
+    ]
+    return JsonDocument({"tensors": described})
 
 
 @router.post(

@@ -84,8 +84,12 @@ class StoredTensor:
         """What tells it from any other tensor, also of the same name."""
         return f"{self.name}#{self.number}@{self.created!r}"
 
-    def describe(self) -> dict[str, Any]:
-        """What the service says of it."""
+    def describe(self, copies: Sequence[str] = ()) -> dict[str, Any]:
+        """What the service says of it.
+
+        Args:
+            copies: the devices that have a copy of it.
+        """
         row, now = self.layout.data_type, time.monotonic()
         return {
             "name": self.name,
@@ -93,7 +97,7 @@ class StoredTensor:
             "dtype": row.numpy_name,
             "sizes": list(self.layout.sizes),
             "size_in_bytes": self.layout.size_in_bytes,
-            "device": "host memory",
+            "device": ", ".join(["host memory", *copies]),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.created)),
             "age_seconds": round(now - self.began, 1),
             "idle_seconds": 0.0 if self.is_in_use else round(now - self.used, 1),
