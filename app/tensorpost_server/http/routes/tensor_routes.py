@@ -101,6 +101,7 @@ async def hold_tensor(request: Request) -> JsonDocument:
     "/v1/tensors/{name}",
     summary="Read a held tensor, or a part of it",
     response_class=Response,
+    responses={200: {"description": "The elements.", "content": {frame.NPY_MEDIA_TYPE: _BINARY}}},
     openapi_extra={"parameters": [_NAME, _BOX]},
 )
 async def read_tensor(request: Request) -> Response:
