@@ -458,6 +458,13 @@ class AsyncClient(NumpyCalls):
         """
         return await held_calls.get_tensor(self._transport, tensor, box)
 
+    async def tensor(self, name: str) -> HeldTensor:
+        """A held tensor by its name; the handle does not free it.
+
+        See `Client.tensor`.
+        """
+        return await held_calls.held_tensor(self._transport, name, self)
+
     async def tensors(self) -> list[HeldTensor]:
         """The held tensors of this key, by name.
 

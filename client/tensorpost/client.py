@@ -804,6 +804,18 @@ class Client(NumpyCalls):
         """
         return run_blocking(held_calls.get_tensor(self._transport, tensor, box))
 
+    def tensor(self, name: str) -> HeldTensor:
+        """A held tensor by its name; the handle does not free it.
+
+        Args:
+            name: its name on the server.
+
+        Raises:
+            TensorGone, TensorNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.held_tensor(self._transport, name, self))
+
     def tensors(self) -> list[HeldTensor]:
         """The held tensors of this key, by name.
 

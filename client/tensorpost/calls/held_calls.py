@@ -121,6 +121,16 @@ async def held_tensors(transport: Transport | ManyServers, client: TensorCalls) 
         )
 
 
+async def held_tensor(transport: Transport | ManyServers, name: str, client: TensorCalls) -> HeldTensor:
+    """A held tensor by its name; see `Client.tensor`."""
+    text("name", name, "the name of a held tensor")
+    while True:
+        for tensor in await held_tensors(transport, client):
+            if tensor.name == name:
+                return tensor
+        await get_tensor(transport, name, None)  # which says why there is none
+
+
 async def keep_outputs(
     transport: Transport | ManyServers, request: Request, outputs: Sequence[str], keep: KeepOutputs
 ) -> Result[Any]:

@@ -16,6 +16,7 @@ from ..bodies.frame import encode_head
 from ..bodies.images import encode_image
 from ..bodies.strict_json import read_json
 from ..calls.caller_arrays import wire_form
+from ..calls.held_tensors import HeldTensor
 from ..client import Client
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
@@ -25,6 +26,7 @@ from ..values.operation import Operation, Slot
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .command_messages import node_words, setting_words
 from .files import SAFETENSORS, ZARR, Source, check_picture, destination, read_arrays, tensor_head, write_blocks
+from .tensor_commands import held_named
 from .terminal import keeping, progress_bar
 
 _SEVERAL = "several outputs are written as npy files, or into one safetensors file; end each -o in .npy or .safetensors"
@@ -47,14 +49,19 @@ class InputFiles:
     names: Sequence[str] | None
 
     @classmethod
-    def read(cls, paths: Sequence[str]) -> InputFiles:
+    def read(cls, paths: Sequence[str], client: Client) -> InputFiles:
         """Read all files: npy, pictures, safetensors and npz archives. The arrays of one file follow each other.
+
+        Args:
+            paths: the files; `@mask` is a tensor that the server holds.
+            client: asks the server for those.
 
         Raises:
             InvalidParameter: a file of several arrays with names is not the only file.
             OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
+            TensorNotFound: the server holds no such tensor.
         """
-        files = [(path, read_arrays(path)) for path in paths]
+        files = [(path, _held(client, path) if path.startswith("@") else read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []
         for path, arrays in files:
             count = len(arrays)  # np.savez(file, a, b) calls them arr_0 and arr_1
@@ -71,6 +78,10 @@ class InputFiles:
     def arrays(self) -> Sequence[NDArray[Any]]:
         """The arrays alone."""
         return [source.array for _, source in self.sources]
+
+
+def _held(client: Client, text: str) -> Mapping[str, Source]:
+    return {"": Source(cast("NDArray[Any]", held_named(client, text)), "npy")}
 
 
 def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation, dict[str, NDArray[Any]]]:
@@ -109,7 +120,7 @@ def _laid_out(operation: Operation, arrays: Mapping[str, NDArray[Any]]) -> dict[
         return found
     for slot, (_, tensor) in zip(operation.inputs, operation.tensors("input"), strict=True):
         layout, array = slot.layout, found.get(slot.name)
-        if layout.packed or array is None:
+        if layout.packed or array is None or isinstance(cast("object", array), HeldTensor):
             continue
         if array.dtype == layout.data_type.dtype and array.shape == layout.sizes:
             found[slot.name] = tensor.buffer_of(array)
@@ -401,4 +412,6 @@ def _elements(slot: Slot, blocks: Iterable[memoryview]) -> Iterable[memoryview]:
 def total_bytes(operation: Operation, arrays: Arrays) -> int:
     """Bytes that are sent and received, for a progress bar."""
     received = sum(slot.layout.size_in_bytes for slot in operation.outputs)
-    return received + sum(int(np.asarray(array).nbytes) for array in arrays.values())
+    return received + sum(
+        0 if isinstance(cast("object", x), HeldTensor) else int(np.asarray(x).nbytes) for x in arrays.values()
+    )
