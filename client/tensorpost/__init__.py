@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .async_client import AsyncClient
     from .calls.graph_builder import GraphBuilder
     from .calls.graph_calls import from_dml_graph, to_dml_graph
+    from .calls.held_tensors import HeldTensor
     from .calls.progress_bar import ProgressBar
     from .calls.results import Result, StoredGraph, TensorBlock, Validation
     from .client import Client

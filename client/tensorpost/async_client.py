@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,7 +16,7 @@ from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
-from .calls.held_tensors import HeldTensor, KeepOutputs
+from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -52,7 +52,6 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
 __all__ = ["AsyncClient"]
 
-Keep: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -140,7 +139,6 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Lay copies of an array side by side, as `numpy.tile` does.
 
@@ -149,7 +147,7 @@ class AsyncClient(NumpyCalls):
         call = tile_call(x, repeats, out, directml=feature_level is not None)
         y = await self.run(
             call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
-            progress=progress, keep=keep,
+            progress=progress,
         )  # fmt: skip
         return y.reshape(call.shape) if out is None else out
 
@@ -166,7 +164,6 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
@@ -176,7 +173,7 @@ class AsyncClient(NumpyCalls):
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
         y = await self.run(
-            plan.operation, source, out=target, backend=backend, device=device, progress=progress, keep=keep
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress
         )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
@@ -190,7 +187,7 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
@@ -212,7 +209,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
@@ -240,7 +237,7 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
@@ -298,8 +295,8 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         See `Client.run_graph`.
@@ -317,8 +314,8 @@ class AsyncClient(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         See `Client.run_model`.
@@ -349,8 +346,8 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         See `Client.run_stored`.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,7 +20,7 @@ from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
-from .calls.held_tensors import HeldTensor, KeepOutputs
+from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -56,7 +56,6 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
 __all__ = ["Client"]
 
-Keep: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -159,7 +158,6 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Lay copies of an array side by side, as `numpy.tile` does.
 
@@ -178,7 +176,6 @@ class Client(NumpyCalls):
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
-            keep: see `run`.
 
         Returns:
             `out`, or a new array.
@@ -190,7 +187,7 @@ class Client(NumpyCalls):
         call = tile_call(x, repeats, out, directml=feature_level is not None)
         y = self.run(
             call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
-            progress=progress, keep=keep,
+            progress=progress,
         )  # fmt: skip
         return y.reshape(call.shape) if out is None else out
 
@@ -207,7 +204,6 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
 
@@ -233,7 +229,6 @@ class Client(NumpyCalls):
             backend: see `run`.
             device: see `run`.
             progress: see `run`.
-            keep: see `run`.
 
         Returns:
             `out`, or a new array.
@@ -247,7 +242,7 @@ class Client(NumpyCalls):
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
         y = self.run(
-            plan.operation, source, out=target, backend=backend, device=device, progress=progress, keep=keep
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress
         )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
@@ -261,7 +256,7 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
@@ -301,7 +296,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
@@ -355,7 +350,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
+        keep: KeepNames = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress, KeepOutputs.of(keep, self))
@@ -450,8 +445,8 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         Args:
@@ -467,7 +462,7 @@ class Client(NumpyCalls):
             keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Examples:
             >>> graph = {
@@ -499,8 +494,8 @@ class Client(NumpyCalls):
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         Args:
@@ -516,7 +511,7 @@ class Client(NumpyCalls):
             keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Examples:
             >>> from onnx.parser import parse_model
@@ -577,8 +572,8 @@ class Client(NumpyCalls):
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-        keep: Keep = False,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         Args:
@@ -592,7 +587,7 @@ class Client(NumpyCalls):
             keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Raises:
             InvalidParameter: an argument is wrong; nothing was sent.

@@ -99,10 +99,10 @@ def test_a_part_is_what_numpy_slices(tp: Client, index: Any) -> None:
 
 def test_what_is_no_part_is_refused_before_anything_is_sent(tp: Client) -> None:
     held = tp.put(X)
-    for index in (np.s_[::-1], 5, np.s_[0, 0, 0, 0], "a", 1.5, None):
-        if index is not None:
-            with pytest.raises(InvalidParameter):
-                held[index]
+    wrong: list[Any] = [np.s_[::-1], 5, np.s_[0, 0, 0, 0], "a", 1.5]
+    for index in wrong:
+        with pytest.raises(InvalidParameter):
+            held[index]
     with pytest.raises(InvalidParameter, match="is a part"):
         held.part(0).part(0)
     with pytest.raises(TypeError):
@@ -117,9 +117,9 @@ def test_sizes_of_a_handle(tp: Client) -> None:
     assert held.reshape(4, -1).shape == (4, 6)
     np.testing.assert_array_equal(held.reshape((4, 6)).get(), X.reshape(4, 6))
     np.testing.assert_array_equal(held.reshape(4, 6)[1], X.reshape(4, 6)[1])
-    for wrong in ((5,), (-1, -1), (-1, 5)):
+    for sizes in ((5,), (-1, -1), (-1, 5)):
         with pytest.raises(InvalidParameter, match="24 elements"):
-            held.reshape(*wrong)
+            held.reshape(*sizes)
 
 
 def test_dlpack_goes_through_this_process(tp: Client) -> None:
@@ -141,7 +141,7 @@ def test_what_no_tensor_holds_is_refused(tp: Client, x: Any) -> None:
 
 
 def test_every_method_takes_a_held_tensor(tp: Client) -> None:
-    held, weights = tp.put(X), tp.put(np.float32([1, 10, 100, 1000]))
+    held, weights = tp.put(X), tp.put(np.array([1, 10, 100, 1000], np.float32))
     w = weights.get()
     np.testing.assert_array_equal(tp.tile(held, (1, 2, 1)), np.tile(X, (1, 2, 1)))
     np.testing.assert_array_equal(tp.tile(held, (2, 1, 1, 1)), np.tile(X, (2, 1, 1, 1)))
@@ -216,8 +216,6 @@ def test_outputs_stay_on_the_server(tp: Client) -> None:
     kept = tp.run_graph(MUL, {"x": held, "w": squared}, keep={"y": "cube"})
     assert kept["y"].name == "cube"
     np.testing.assert_array_equal(kept["y"].get(), X**3)
-    tiled = tp.tile(held, (1, 1, 2), keep=True)
-    np.testing.assert_array_equal(tiled.get(), np.tile(X, (1, 1, 2)))
     assert tp.call(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3, 4)), (1, 1, 2)), held, keep=True).array
     with pytest.raises(TensorExists, match="'root'"):
         tp.onnx("Neg", held, keep="root")

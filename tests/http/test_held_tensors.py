@@ -86,7 +86,7 @@ RAW = "application/octet-stream"
         (encoded({"anything": X}), "application/vnd.safetensors", "", X),
         (zipped(anything=X), "application/x-npz", "", X),
         (json.dumps({"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}).encode(), "application/json", "",
-         np.float32([[1, 2], [3, 4]])),
+         np.array([[1, 2], [3, 4]], np.float32)),
         (X.tobytes(), RAW, "?data_type=FLOAT32&sizes=2,3,4", X),
         (X.tobytes(), RAW, "?data_type=int64&sizes=12", X.reshape(-1).view(np.int64)),
     ],

@@ -30,7 +30,7 @@ class HasDlpack(Protocol):
     def __dlpack__(self) -> Any: ...
 
 
-TensorLike: TypeAlias = ArrayLike | HasArrayInterface | HasDlpack | HeldTensor
+TensorLike: TypeAlias = ArrayLike | HasArrayInterface | HasDlpack
 """What `as_array` makes an array of."""
 
 

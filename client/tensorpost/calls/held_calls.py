@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -28,7 +28,7 @@ _PATH = "/v1/tensors"
 _RAW = "application/octet-stream"
 _ACCEPT_JSON = (("accept", "application/json"),)
 
-Described = TypeVar("Described")
+Understood = TypeVar("Understood")
 
 
 def names_of(transport: Transport | ManyServers) -> HeldNames:
@@ -66,8 +66,8 @@ async def put_tensor(
         query = {"data_type": row.numpy_name, "sizes": ",".join(map(str, array.shape))}
     if name is None or replace:
         query["replace"] = "true"  # a name that is made here is nobody else's, and the request may be repeated
-    lease = TensorLease(new_name(), names, is_own=True) if name is None else None
-    target = f"{_target(name if lease is None else lease.name)}?{urlencode(query)}"
+    lease = TensorLease(new_name(), names, is_own=True) if name is None else None  # which the handle takes on
+    target = _target(lease.name if lease is not None else str(name)) + (f"?{urlencode(query)}" if query else "")
     fields = (("content-type", media_type), *_ACCEPT_JSON)
     async with await transport.ask(Request("PUT", target, fields, (body,))) as response:
         said = await response.json()
@@ -164,14 +164,15 @@ async def keep_outputs(
         )
     del leases  # the handles have them now
     timing = ServerTiming(response.headers.get("server-timing", ""))
-    return Result(tensors, str(said.get("backend", "")), str(said.get("device", "")), timing, response.request_id)
+    arrays: Mapping[str, Any] = tensors
+    return Result(arrays, str(said.get("backend", "")), str(said.get("device", "")), timing, response.request_id)
 
 
 def _target(name: str) -> str:
     return f"{_PATH}/{quote(name, safe='')}"
 
 
-def _read(response: Response, make: Callable[[], Described]) -> Described:
+def _read(response: Response, make: Callable[[], Understood]) -> Understood:
     """What is made of an answer.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,6 +21,9 @@ from ..values.datatypes import DataType, data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidParameter, TensorNotFound
 from ..values.tensor_box import BoxIndex, box_text, part_of_box, read_box
+
+KeepNames: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
+"""What to hold of a call's outputs: nothing, all under names of their own, one by a name, or several by names."""
 
 AWAIT = "this handle is of an AsyncClient: await held.get() first"
 
@@ -143,7 +146,7 @@ class HeldTensor:
     def __getitem__(self, box: BoxIndex) -> Any:
         return self.get(box)
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a held tensor is on a server; its elements come as a copy")
         found = self.get()
@@ -184,8 +187,8 @@ class HeldTensor:
         Raises:
             InvalidParameter: the sizes are those of another number of elements.
         """
-        given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        sizes = [whole_number("shape", size, -1) for size in cast("Sequence[object]", given)]
+        given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        sizes = [whole_number("shape", size, -1) for size in given]
         rest = math.prod([size for size in sizes if size >= 0])
         if sizes.count(-1) == 1 and rest and not self.size % rest:
             sizes[sizes.index(-1)] = self.size // rest
@@ -251,7 +254,7 @@ class KeepOutputs:
         client: whom the handles ask.
     """
 
-    names: bool | str | Sequence[str | None] | Mapping[str, str]
+    names: KeepNames
     client: TensorCalls
 
     @classmethod

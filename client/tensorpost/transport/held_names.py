@@ -18,7 +18,7 @@ class TensorLease:
 
     Args:
         name: the tensor's name.
-        names: those of the client.
+        names: the names that the client knows.
         is_own: whether the client made the name, so that the tensor is freed with the last handle.
     """
 
@@ -38,7 +38,7 @@ class HeldNames:
     """The names of held tensors of one client.
 
     Attributes:
-        known: by name, what handles share.
+        known: what the handles of a tensor share, by its name.
         freed: names that the next request asks the server to free.
     """
 

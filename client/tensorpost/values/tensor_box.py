@@ -78,7 +78,8 @@ def _item_text(item: object) -> str:
     if item is Ellipsis:
         return "..."
     if isinstance(item, slice):
-        parts = ["" if part is None else str(whole_number("box", part)) for part in (item.start, item.stop, item.step)]
+        ends: tuple[object, ...] = (item.start, item.stop, item.step)
+        parts = ["" if part is None else str(whole_number("box", part)) for part in ends]
         return ":".join(parts if parts[2] else parts[:2])
     return str(whole_number("box", item))
 

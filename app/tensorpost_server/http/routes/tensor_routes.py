@@ -64,11 +64,15 @@ _BODY: dict[str, Any] = {
 async def list_tensors(request: Request) -> JsonDocument:
     """The caller's held tensors, with type, sizes, bytes, where they lie, age and idle time."""
     service = service_of(request)
-    workers = [] if service.pool is None else service.pool.workers.items()
-    sharing = [(key, worker.backend) for key, worker in workers if isinstance(worker.backend, SharingBackend)]
+    sharing = {
+        key: worker.backend
+        for key, worker in service.opened().workers.items()
+        if isinstance(worker.backend, SharingBackend)
+    }
     tensors = service.tensors.listed(service.owner_of(request.scope))
     described = [
-        tensor.describe([key for key, backend in sharing if backend.has_copy(tensor.data)]) for tensor in tensors
+        tensor.describe([key for key, backend in sharing.items() if backend.has_copy(tensor.data)])
+        for tensor in tensors
     ]
     return JsonDocument({"tensors": described})
 

@@ -108,7 +108,7 @@ class HeldInput:
 
     @property
     def announced(self) -> AnnouncedTensor:
-        """As the call's parser sees it."""
+        """The input as the call's parser sees it."""
         layout = self.layout
         return AnnouncedTensor(self.name, layout.data_type, layout.sizes, layout.size_in_bytes, is_held=True)
 
@@ -119,7 +119,7 @@ class CallerTensors:
 
     Attributes:
         store: where they are.
-        owner: whose.
+        owner: the caller that they belong to.
         may_keep: whether the caller may make some.
     """
 
@@ -130,7 +130,7 @@ class CallerTensors:
 
     @classmethod
     def of(cls, store: TensorStore, owner: str, scope: Scope) -> CallerTensors:
-        """Those of a request."""
+        """The held tensors of the caller of a request."""
         scopes: Sequence[str] | None = scope.get(SCOPES)
         return cls(store, owner, scopes is None or "tensors" in scopes)
 
