@@ -1,4 +1,4 @@
-"""The shell lines of docs/http.md, docs/wire.md and docs/tensors.md, run as they stand against a server, and what they wrote."""
+"""The shell lines of http.md, wire.md and tensors.md in docs, run as they stand, and what they wrote."""
 
 from __future__ import annotations
 
