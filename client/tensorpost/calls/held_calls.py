@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -164,7 +164,7 @@ async def keep_outputs(
         )
     del leases  # the handles have them now
     timing = ServerTiming(response.headers.get("server-timing", ""))
-    arrays: Mapping[str, Any] = tensors
+    arrays = cast("Mapping[str, NDArray[Any]]", cast("object", tensors))  # which are handles here
     return Result(arrays, str(said.get("backend", "")), str(said.get("device", "")), timing, response.request_id)
 
 

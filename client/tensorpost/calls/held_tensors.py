@@ -187,7 +187,8 @@ class HeldTensor:
         Raises:
             InvalidParameter: the sizes are those of another number of elements.
         """
-        given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        several = len(shape) == 1 and isinstance(shape[0], (tuple, list))
+        given = cast("Sequence[object]", shape[0] if several else shape)
         sizes = [whole_number("shape", size, -1) for size in given]
         rest = math.prod([size for size in sizes if size >= 0])
         if sizes.count(-1) == 1 and rest and not self.size % rest:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help 
     from ..client import Client
 
 tensor = typer.Typer(
-    name="tensor", help="Tensors that a server holds: run, onnx and graph run take @NAME in place of a file.", no_args_is_help=True
+    name="tensor",
+    help="Tensors that a server holds; run, onnx and graph run take @NAME as a file.",
+    no_args_is_help=True,
 )
 
 HeldName = Annotated[str, typer.Argument(metavar="NAME", help="The tensor's name on the server.")]

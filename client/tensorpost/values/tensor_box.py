@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from .checks import whole_number
 from .layout import Layout, last_index, packed_strides
@@ -78,7 +78,8 @@ def _item_text(item: object) -> str:
     if item is Ellipsis:
         return "..."
     if isinstance(item, slice):
-        ends: tuple[object, ...] = (item.start, item.stop, item.step)
+        part_of = cast("Any", item)
+        ends: tuple[object, ...] = (part_of.start, part_of.stop, part_of.step)
         parts = ["" if part is None else str(whole_number("box", part)) for part in ends]
         return ":".join(parts if parts[2] else parts[:2])
     return str(whole_number("box", item))
