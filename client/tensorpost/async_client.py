@@ -124,7 +124,7 @@ class AsyncClient(NumpyCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. The client cannot be used afterwards."""
+        """Close all connections, and free held tensors that only its handles refer to. It cannot be used afterwards."""
         await api.close(self._transport, self._regions)
 
     # ---- operators ---------------------------------------------------------------------------------------------------

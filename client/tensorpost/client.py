@@ -143,7 +143,7 @@ class Client(NumpyCalls):
         self.close()
 
     def close(self) -> None:
-        """Close all connections. The client cannot be used afterwards."""
+        """Close all connections, and free held tensors that only its handles refer to. It cannot be used afterwards."""
         run_blocking(api.close(self._transport, self._regions))
 
     # ---- operators ---------------------------------------------------------------------------------------------------

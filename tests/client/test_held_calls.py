@@ -277,8 +277,44 @@ def test_a_collected_handle_is_freed_with_the_next_request(tp: Client) -> None:
     np.testing.assert_array_equal(part.get(), X[0])
     del part
     gc.collect()
-    assert tp.ready()
+    tp.devices()
     assert tp.tensors() == []
+
+
+def test_a_closed_client_leaves_nothing_that_only_it_knew(server: Serving, tp: Client) -> None:
+    with Client(server.url) as other:
+        held, named, collected = other.put(X), other.put(X, "named"), other.put(X)
+        del collected
+        gc.collect()
+        assert len(tp.tensors()) == 3
+    assert [each.name for each in tp.tensors()] == ["named"]
+    del held, named
+
+
+def test_a_forked_process_frees_nothing_of_its_parent(tp: Client) -> None:
+    held = tp.put(X)
+    names = tp._transport.held  # pyright: ignore[reportAttributeAccessIssue] # one server's
+    names._process += 1  # as it is in the child
+    assert not names.end()
+    lease = held._lease
+    lease.__del__()
+    assert not names.freed
+    names._process -= 1
+    lease.__del__()
+    assert list(names.freed) == [held.name]
+    names.freed.clear()
+
+
+def test_a_health_check_frees_nothing_since_it_has_no_owner(tmp_path: Path) -> None:
+    key = commands.add_key(tmp_path / "keys.json", "alice", scopes=("run", "tensors"))
+    with serving(backend="numpy", keys_file=tmp_path / "keys.json") as server, Client(server.url, api_key=key) as tp:
+        held = tp.put(X)
+        del held
+        gc.collect()
+        assert tp.live()
+        assert server.app.state.service.tensors.count == 1
+        tp.devices()
+        assert server.app.state.service.tensors.count == 0
 
 
 def test_the_end_of_a_block_frees(tp: Client) -> None:

@@ -52,7 +52,7 @@ from .caller_arrays import (
     request_template,
     wire_inputs,
 )
-from .held_calls import keep_outputs
+from .held_calls import free_all, keep_outputs
 from .held_tensors import KeepOutputs
 from .results import Result, ServerTiming, StoredGraph, TensorBlock, Validation
 from .resumed_answer import ResumedAnswer
@@ -439,9 +439,10 @@ def _refuse_held(template: RequestTemplate) -> None:
 
 
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:
-    """Close all connections, and give shared memory back."""
+    """Close all connections, and give shared memory and held tensors back."""
     if regions is not None:
         await close_regions(transport, regions)
+    await free_all(transport)
     await transport.close()
 
 

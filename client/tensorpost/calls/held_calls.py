@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -10,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.images import EncodedImage
+from ..network.deadline import Deadline
+from ..network.options import Timeout
 from ..transport.held_names import HeldNames, TensorLease
 from ..transport.http1 import Request
 from ..transport.many_servers import ManyServers
@@ -18,13 +22,14 @@ from ..transport.response import Response
 from ..values.checks import text
 from ..values.datatypes import data_type
 from ..values.layout import Layout
-from ..values.problems import InvalidParameter
+from ..values.problems import InvalidParameter, TensorpostError
 from ..values.tensor_box import BoxIndex, box_text, part_of_box, read_box
 from .caller_arrays import bytes_of_array
 from .held_tensors import HeldTensor, KeepOutputs, TensorCalls, new_name
 from .results import Result, ServerTiming
 
 _PATH = "/v1/tensors"
+_CLOSE_SECONDS = 5.0
 _RAW = "application/octet-stream"
 _ACCEPT_JSON = (("accept", "application/json"),)
 
@@ -119,6 +124,20 @@ async def held_tensors(transport: Transport | ManyServers, client: TensorCalls) 
             response,
             lambda: [HeldTensor.of_description(each, client, names, is_own=False) for each in said["tensors"]],
         )
+
+
+async def free_all(transport: Transport | ManyServers) -> None:
+    """Free the tensors that only handles of this client refer to; it is about to be closed."""
+    if isinstance(transport, ManyServers) or not transport.held.end():
+        return
+    timeout = Timeout(_CLOSE_SECONDS, total=_CLOSE_SECONDS)
+    deadline = Deadline(transport.runtime, replace(transport.origin, timeout=timeout))
+    with suppress(TensorpostError):  # of a server that is gone, nothing is held
+        while transport.held.freed:
+            async with await transport.ask(
+                Request("GET", _PATH, _ACCEPT_JSON), repeat=False, deadline=deadline
+            ) as found:
+                await found.read()
 
 
 async def held_tensor(transport: Transport | ManyServers, name: str, client: TensorCalls) -> HeldTensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from os import getpid
 
 from ..values.problems import TensorGone, TensorNotFound, TensorpostError
 from .http1 import FieldLines
@@ -22,15 +23,15 @@ class TensorLease:
         is_own: whether the client made the name, so that the tensor is freed with the last handle.
     """
 
-    __slots__ = ("__weakref__", "_freed", "is_own", "name")
+    __slots__ = ("__weakref__", "_names", "is_own", "name")
 
     def __init__(self, name: str, names: HeldNames, *, is_own: bool) -> None:
-        self.name, self.is_own, self._freed = name, is_own, names.freed
+        self.name, self.is_own, self._names = name, is_own, names
         names.known[name] = self
 
     def __del__(self) -> None:
-        if self.is_own:
-            self._freed.append(self.name)  # which is atomic: it may happen on any thread
+        if self.is_own and self._names.is_of_this_process:
+            self._names.freed.append(self.name)  # which is atomic: it may happen on any thread
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +47,22 @@ class HeldNames:
         default_factory=weakref.WeakValueDictionary[str, TensorLease]
     )
     freed: deque[str] = field(default_factory=deque[str])
+    _process: int = field(default_factory=getpid)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the names were made here; those of a process that this one was forked from are that one's to free."""
+        return self._process == getpid()
+
+    def end(self) -> bool:
+        """Take note that all handles are of no use any more; whether there is anything to free."""
+        if not self.is_of_this_process:
+            return False
+        for lease in [*self.known.values()]:
+            if lease.is_own:
+                lease.is_own = False
+                self.freed.append(lease.name)
+        return bool(self.freed)
 
     def take(self) -> list[str]:
         """Names to free with this request."""
