@@ -182,6 +182,13 @@ def test_a_model_takes_a_held_tensor(tp: Client) -> None:
     np.testing.assert_array_equal(tp.run_model(model, tp.put(X))["y"], -X)
 
 
+def test_a_notebook_shows_a_handle_and_fetches_nothing(tp: Client) -> None:
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3, 4)), (1, 1, 2))
+    result = tp.call(desc, X, keep="tiled")
+    tp.delete_tensor("tiled")
+    assert "HeldTensor tiled: float32 of shape (2, 3, 8)" in result._repr_html_().replace("&lt;", "<")
+
+
 def test_strides_of_a_descriptor_are_those_of_a_buffer(tp: Client) -> None:
     held = tp.put(X.reshape(-1))
     tensor = BufferTensorDesc(data_type="FLOAT32", sizes=(3, 2), strides=(2, 12))

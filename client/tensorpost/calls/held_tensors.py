@@ -61,7 +61,7 @@ class HeldTensor:
         ([[4.0, 6.0], [8.0, 10.0]], [0.0, 1.0, 4.0, 9.0])
     """
 
-    __slots__ = ("_box", "_client", "_layout", "_lease", "_whole", "device", "dtype")
+    __slots__ = ("_box", "_client", "_layout", "_lease", "_whole", "device")
 
     __array_priority__ = 0
     __iter__ = None  # its elements come in boxes, not one by one
@@ -73,7 +73,6 @@ class HeldTensor:
     ) -> None:  # fmt: skip
         self._client, self._lease, self._whole, self.device = client, lease, whole, device
         self._box, self._layout = box, whole if layout is None else layout
-        self.dtype: np.dtype[Any] = whole.data_type.dtype
 
     @classmethod
     def of_description(
@@ -100,6 +99,11 @@ class HeldTensor:
         return self._layout.sizes
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """See the attributes."""
+        return self._whole.data_type.dtype
+
+    @property
     def ndim(self) -> int:
         """The number of dimensions."""
         return len(self.shape)
@@ -112,7 +116,7 @@ class HeldTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements."""
-        return self.size * self.dtype.itemsize
+        return self.size * self.data_type.item_size
 
     @property
     def data_type(self) -> DataType:
@@ -126,7 +130,7 @@ class HeldTensor:
 
     def __repr__(self) -> str:
         part = f"[{self._box}]" if self._box else ""
-        return f"<HeldTensor {self.name}{part}: {self.dtype} of shape {self.shape}, in {self.device}>"
+        return f"<HeldTensor {self.name}{part}: {self.data_type.numpy_name} of shape {self.shape}, in {self.device}>"
 
     # ---- its elements ------------------------------------------------------------------------------------------------
 
