@@ -297,6 +297,13 @@ def test_an_input_in_json(held: AppClient) -> None:
     assert_problem(call({"A": {"tensor": "x"}, "B": one}, "?A=@x"), 400, "invalid-parameter")
 
 
+def test_too_many_references_are_refused_before_any_is_read(held: AppClient) -> None:
+    body = json.dumps({"tensors": {f"inputs_{number}": {"tensor": "x", "box": ":,0"} for number in range(5000)}})
+    before = held.service.admission.bytes_in_flight
+    assert_problem(held.post("/v1/onnx/Concat?axis=0", body.encode(), JSON), 400, "invalid-parameter")
+    assert held.service.admission.bytes_in_flight == before
+
+
 def test_an_input_in_a_frame(held: AppClient) -> None:
     def call(metadata: str, path: str = "/v1/onnx/Add", **tensors: Any) -> Any:
         return held.post(path, encoded(tensors, {"tensors": metadata, "graph": json.dumps(SUM)}), FRAME)

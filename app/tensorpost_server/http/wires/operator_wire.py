@@ -168,6 +168,10 @@ class OperatorWire:
         await self._use(references, context)
 
     async def _use(self, references: Mapping[str, HeldReference], context: ReadContext) -> None:
+        if len(references) > MOST_TENSORS:
+            raise InvalidParameter(
+                f"{len(references):,} inputs refer to held tensors; at most {MOST_TENSORS:,} tensors are read here"
+            )
         for name, reference in references.items():
             if any(each.name == name for each in self._held):
                 raise InvalidParameter(f"the input {name[:60]!r} refers to two held tensors; send one")
