@@ -89,6 +89,10 @@ async def hold_new_tensor(request: Request) -> JsonDocument:
 @router.put(
     "/v1/tensors/{name}",
     summary="Hold a tensor",
+    responses={
+        200: {"description": "It took the place of another tensor."},
+        201: {"description": "There was none of this name.", "content": {"application/json": {"schema": {}}}},
+    },
     openapi_extra={"parameters": [_NAME, _REPLACE, *_RAW], "requestBody": _BODY},
 )
 async def hold_tensor(request: Request) -> JsonDocument:
