@@ -313,7 +313,7 @@ def add_key(
     Args:
         path: path of the keys file.
         name: name of the key's holder.
-        scopes: the scopes that it has: `run`, `graphs`, `admin`.
+        scopes: the scopes that it has: `run`, `graphs`, `tensors`, `admin`.
         days: how long it is valid. Default: for ever.
         requests_per_minute: its rate. Default: any.
         bytes_per_minute: limit of request and response bodies together. Default: any.

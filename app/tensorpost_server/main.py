@@ -48,7 +48,14 @@ from .http.open_inference.models import ModelCatalogue
 from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
-from .http.routes import graph_routes, inference_routes, metrics_routes, operator_routes, service_routes
+from .http.routes import (
+    graph_routes,
+    inference_routes,
+    metrics_routes,
+    operator_routes,
+    service_routes,
+    tensor_routes,
+)
 from .http.service import Service
 from .settings import Settings
 
@@ -155,6 +162,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             buffers.trim(0)
             service.regions.close()
             service.graphs.close()
+            service.tensors.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
@@ -186,6 +194,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for module in (
         operator_routes,
         graph_routes,
+        tensor_routes,
         examples,
         service_routes,
         inference_routes,

@@ -241,6 +241,15 @@ class Settings(BaseSettings):
     graphs: Path | None = None
     """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
     file. Read at the start, and again at SIGHUP."""
+    max_held_tensors: int = Field(default=1024, ge=0)
+    """Most held tensors of one caller (PUT /v1/tensors/{name}, keep=NAME); 0 allows none."""
+    max_held_tensor_bytes: int = Field(default_factory=lambda: machine.memory() // 8, ge=0)
+    """Most memory of one caller's held tensors together, bytes. It is part of memory_bytes for as long as they are
+    held, and all that stays is at most half of that. Default: an eighth of the memory available to the process."""
+    held_tensor_idle_seconds: int = Field(default=3600, ge=1)
+    """Seconds that a held tensor is kept for without being used; each use renews it."""
+    held_tensor_seconds: int = Field(default=0, ge=0)
+    """Longest time that a tensor is held, however often it is used, seconds; 0 sets no such limit."""
     max_work: int = Field(default=10**12, ge=1)
     """Most elements that one request may read and add. A small tensor can require much work: an antialiased or gradient
     axis reads up to its whole input for each output."""

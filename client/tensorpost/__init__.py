@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .async_client import AsyncClient
     from .calls.graph_builder import GraphBuilder
     from .calls.graph_calls import from_dml_graph, to_dml_graph
+    from .calls.held_tensors import HeldTensor
     from .calls.progress_bar import ProgressBar
     from .calls.results import Result, StoredGraph, TensorBlock, Validation
     from .client import Client
@@ -38,6 +39,7 @@ __all__ = [
     "Client",
     "FeatureLevel",
     "GraphBuilder",
+    "HeldTensor",
     "Limits",
     "MapProgress",
     "OperatorDesc",
@@ -72,6 +74,7 @@ _NAMES_BY_MODULE = {
     "async_client": ("AsyncClient",),
     "calls.graph_builder": ("GraphBuilder",),
     "calls.graph_calls": ("from_dml_graph", "to_dml_graph"),
+    "calls.held_tensors": ("HeldTensor",),
     "calls.progress_bar": ("ProgressBar",),
     "calls.results": ("Result", "StoredGraph", "TensorBlock", "Validation"),
     "client": ("Client",),

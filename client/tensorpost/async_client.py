@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
+from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .values.tensor_box import BoxIndex
 
 __all__ = ["AsyncClient"]
 
@@ -121,7 +124,7 @@ class AsyncClient(NumpyCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. The client cannot be used afterwards."""
+        """Close all connections, and free held tensors that only its handles refer to. It cannot be used afterwards."""
         await api.close(self._transport, self._regions)
 
     # ---- operators ---------------------------------------------------------------------------------------------------
@@ -169,7 +172,9 @@ class AsyncClient(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
+        y = await self.run(
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress
+        )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
     async def onnx(
@@ -183,13 +188,14 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
 
         See `Client.onnx`.
         """
-        options = RequestOptions(backend, device, None, progress, rows)
+        options = RequestOptions(backend, device, None, progress, rows, KeepOutputs.of(keep, self))
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = await api.compute_onnx(self._transport, asked, out, options, self._regions)
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -205,15 +211,23 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
         See `Client.run`.
         """
         result = await self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
             rows=rows,
-        )  # fmt: skip
+            keep=keep,
+        )
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     async def call(
@@ -227,9 +241,10 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return await api.compute(self._transport, desc, inputs, out, options, self._regions)
 
     def stream(
@@ -286,12 +301,13 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         See `Client.run_graph`.
         """
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return await api.compute_graph(self._transport, graph, inputs, out, options)
 
     async def run_model(
@@ -305,12 +321,13 @@ class AsyncClient(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         See `Client.run_model`.
         """
-        options = RequestOptions(backend, device, None, progress, rows)
+        options = RequestOptions(backend, device, None, progress, rows, KeepOutputs.of(keep, self))
         return await api.compute_model(self._transport, model, inputs, outputs, out, options)
 
     async def store(
@@ -337,12 +354,13 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         See `Client.run_stored`.
         """
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return await api.compute_stored(self._transport, graph, inputs, out, options)
 
     async def stored_graph(self, name: str) -> StoredGraph:
@@ -429,6 +447,43 @@ class AsyncClient(NumpyCalls):
         how = Preprocessing.of(size, crop, mean, std, layout, dtype)
         options = RequestOptions(backend, device)
         return await preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options)
+
+    # ---- held tensors ------------------------------------------------------------------------------------------------
+
+    async def put(self, x: TensorLike | InputValue, name: str | None = None, *, replace: bool = False) -> HeldTensor:
+        """Send a tensor that the server is to hold; calls that get the handle send nothing but its name.
+
+        See `Client.put`.
+        """
+        return await held_calls.put_tensor(self._transport, x, name, replace, self)
+
+    async def get_tensor(self, tensor: HeldTensor | str, box: BoxIndex | None = None) -> NDArray[Any]:
+        """The elements of a held tensor, or of a part of it, which alone travel; `held[0:10, :, ::2]` does the same.
+
+        See `Client.get_tensor`.
+        """
+        return await held_calls.get_tensor(self._transport, tensor, box)
+
+    async def tensor(self, name: str) -> HeldTensor:
+        """A held tensor by its name; the handle does not free it.
+
+        See `Client.tensor`.
+        """
+        return await held_calls.held_tensor(self._transport, name, self)
+
+    async def tensors(self) -> list[HeldTensor]:
+        """The held tensors of this key, by name.
+
+        See `Client.tensors`.
+        """
+        return await held_calls.held_tensors(self._transport, self)
+
+    async def delete_tensor(self, tensor: HeldTensor | str) -> None:
+        """Free a held tensor; calls that read it are finished.
+
+        See `Client.delete_tensor`.
+        """
+        await held_calls.delete_tensor(self._transport, tensor)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .calls import api_calls as api
+from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
 from .calls.resampling import Antialias, ResamplingMode
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
     from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
+    from .values.tensor_box import BoxIndex
 
 __all__ = ["Client"]
 
@@ -140,7 +143,7 @@ class Client(NumpyCalls):
         self.close()
 
     def close(self) -> None:
-        """Close all connections. The client cannot be used afterwards."""
+        """Close all connections, and free held tensors that only its handles refer to. It cannot be used afterwards."""
         run_blocking(api.close(self._transport, self._regions))
 
     # ---- operators ---------------------------------------------------------------------------------------------------
@@ -238,7 +241,9 @@ class Client(NumpyCalls):
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = self.run(plan.operation, source, out=target, backend=backend, device=device, progress=progress)
+        y = self.run(
+            plan.operation, source, out=target, backend=backend, device=device, progress=progress
+        )  # fmt: skip
         return y.reshape(plan.output_shape) if out is None else out
 
     def onnx(
@@ -252,6 +257,7 @@ class Client(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
         **attributes: Any,
     ) -> Any:
         """Run an ONNX operator in the version of the opset.
@@ -269,6 +275,7 @@ class Client(NumpyCalls):
             device: see `run`.
             progress: see `run`.
             rows: see `run`.
+            keep: see `run`.
             attributes: the operator's attributes by name, and inputs.
 
         Raises:
@@ -276,7 +283,7 @@ class Client(NumpyCalls):
             InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress, rows)
+        options = RequestOptions(backend, device, None, progress, rows, KeepOutputs.of(keep, self))
         asked = api.OnnxCall(op_type, inputs, opset, outputs, attributes)
         result = run_blocking(api.compute_onnx(self._transport, asked, out, options, self._regions))
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
@@ -292,6 +299,7 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
     ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
@@ -318,6 +326,8 @@ class Client(NumpyCalls):
                 last axis, or an element of an output with one dimension; the rows of all other axes are counted
                 through, from 0. The server computes only the parts of the output that hold them. The operation must
                 have one packed output.
+            keep: True to have the server hold the outputs, which are returned as `HeldTensor`s; or a name, or for
+                several outputs names, to hold them by. A held tensor of such a name is not replaced.
 
         Returns:
             The output, an array of its sizes; for several outputs, a tuple in the order of `desc.outputs`. With strides
@@ -329,9 +339,16 @@ class Client(NumpyCalls):
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         result = self.call(
-            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
             rows=rows,
-        )  # fmt: skip
+            keep=keep,
+        )
         return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     def call(
@@ -345,9 +362,10 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
+        keep: KeepNames = False,
     ) -> Result[Any]:
         """`run` with what the server says beside the output: backend, device, timing and request id."""
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return run_blocking(api.compute(self._transport, desc, inputs, out, options, self._regions))
 
     def stream(
@@ -442,7 +460,8 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run several operators in one request: only the graph's inputs and outputs travel.
 
         Args:
@@ -456,9 +475,10 @@ class Client(NumpyCalls):
             feature_level: see `run`.
             progress: see `run`.
             rows: see `run`.
+            keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Examples:
             >>> graph = {
@@ -477,7 +497,7 @@ class Client(NumpyCalls):
                 is listed, with its node.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_graph(self._transport, graph, inputs, out, options))
 
     def run_model(
@@ -491,7 +511,8 @@ class Client(NumpyCalls):
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
         Args:
@@ -505,9 +526,10 @@ class Client(NumpyCalls):
             device: see `run`.
             progress: see `run`.
             rows: see `run`.
+            keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Examples:
             >>> from onnx.parser import parse_model
@@ -521,7 +543,7 @@ class Client(NumpyCalls):
             OSError: a file cannot be read.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, None, progress, rows)
+        options = RequestOptions(backend, device, None, progress, rows, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_model(self._transport, model, inputs, outputs, out, options))
 
     def store(
@@ -569,7 +591,8 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         rows: slice | None = None,
-    ) -> dict[str, NDArray[Any]]:
+        keep: KeepNames = False,
+    ) -> dict[str, Any]:
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         Args:
@@ -581,16 +604,17 @@ class Client(NumpyCalls):
             feature_level: see `run`.
             progress: see `run`.
             rows: see `run`.
+            keep: see `run`.
 
         Returns:
-            The outputs by their names.
+            The outputs by their names: arrays, or handles with `keep`.
 
         Raises:
             InvalidParameter: an argument is wrong; nothing was sent.
             GraphNotFound: the server no longer has it.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        options = RequestOptions(backend, device, feature_level, progress, rows)
+        options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
         return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options))
 
     def stored_graph(self, name: str) -> StoredGraph:
@@ -758,6 +782,76 @@ class Client(NumpyCalls):
         how = Preprocessing.of(size, crop, mean, std, layout, dtype)
         options = RequestOptions(backend, device)
         return run_blocking(preprocess(self._transport, files, how, in_flight, retry_seconds, progress, options))
+
+    # ---- held tensors ------------------------------------------------------------------------------------------------
+
+    def put(self, x: TensorLike | InputValue, name: str | None = None, *, replace: bool = False) -> HeldTensor:
+        """Send a tensor that the server is to hold; calls that get the handle send nothing but its name.
+
+        Args:
+            x: array of numbers or booleans, or what is like one, as in `run_graph`: the file of a picture is sent
+                unchanged, and is a tensor of 1, height, width and channels.
+            name: its name on the server; default one that only the handle knows. Then the tensor is freed with the
+                next request after the last handle was collected.
+            replace: whether a held tensor of this name gives way; calls that read it are finished with it.
+
+        Returns:
+            The handle. `with` frees the tensor at the end of the block.
+
+        Raises:
+            InvalidParameter: an argument is wrong, or the client is one of several servers; nothing was sent.
+            TensorExists: there is a held tensor of this name.
+            InsufficientStorage: the server has no room for it; the setting is named.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.put_tensor(self._transport, x, name, replace, self))
+
+    def get_tensor(self, tensor: HeldTensor | str, box: BoxIndex | None = None) -> NDArray[Any]:
+        """The elements of a held tensor, or of a part of it, which alone travel; `held[0:10, :, ::2]` does the same.
+
+        Args:
+            tensor: the handle, or the name.
+            box: what would stand in brackets behind an array: indices and slices with steps above 0.
+
+        Raises:
+            InvalidParameter: there is no such part.
+            TensorGone: the server does not hold it any more.
+            TensorNotFound: there is none of this name.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.get_tensor(self._transport, tensor, box))
+
+    def tensor(self, name: str) -> HeldTensor:
+        """A held tensor by its name; the handle does not free it.
+
+        Args:
+            name: its name on the server.
+
+        Raises:
+            TensorGone, TensorNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.held_tensor(self._transport, name, self))
+
+    def tensors(self) -> list[HeldTensor]:
+        """The held tensors of this key, by name.
+
+        Raises:
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.held_tensors(self._transport, self))
+
+    def delete_tensor(self, tensor: HeldTensor | str) -> None:
+        """Free a held tensor; calls that read it are finished.
+
+        Args:
+            tensor: the handle, or the name.
+
+        Raises:
+            TensorGone, TensorNotFound: there is none.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        run_blocking(held_calls.delete_tensor(self._transport, tensor))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

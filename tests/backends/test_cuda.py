@@ -29,7 +29,7 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
-from tensorpost_server.backends import CannotOpen, DeviceOptions, device_run
+from tensorpost_server.backends import CannotOpen, DeviceOptions, KeptMemory, device_run
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda import captured_plans
 from tensorpost_server.backends.cuda.backend import LOST, CudaBackend
@@ -334,6 +334,32 @@ def test_a_kept_constant_is_freed_when_nobody_holds_its_memory(cupy: FakeCupy):
         assert cupy.pools[0].used == 0
     finally:
         backend.close()
+
+
+def test_a_held_tensor_is_uploaded_once_and_freed_with_its_memory(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=1 << 20)
+    worker, x, w = Worker(backend, 3), np.arange(64, dtype=np.float32), np.full(64, 3, np.float32)
+    layout, data = Layout.row_major(data_type("float32"), w.shape), w.view(np.uint8).data.toreadonly()
+    document = {"inputs": {"x": {}, "w": {}}, "nodes": [{"name": "y", "op_type": "Sub", "inputs": ["w", "x"]}],
+                "outputs": {"y": "y"}}  # fmt: skip
+    uploads: list[int] = []
+    try:
+        for held_first in (False, True, False):
+            graph = {**document, "inputs": {"w": {}, "x": {}} if held_first else {"x": {}, "w": {}}}
+            plan = make_plan(read_graph(graph, {"x": layout, "w": layout}), 1 << 20)
+            inputs: list[Any] = [x.view(np.uint8).data, KeptMemory(data)]
+            before = cupy.copies.count(1)
+            found = asyncio.run(collect(worker.run(plan, inputs[::-1] if held_first else inputs)))
+            np.testing.assert_array_equal(np.frombuffer(found, np.float32), 3 - x)
+            uploads.append(cupy.copies.count(1) - before)
+        assert uploads == [2, 1, 1]
+        assert backend.has_copy(data)
+        assert not backend.has_copy(memoryview(b"other"))
+        del inputs, data
+        assert not backend._kept
+    finally:
+        worker.close()
+    assert cupy.pools[0].used == 0
 
 
 def test_memory_that_is_short_takes_back_what_is_kept(cupy: FakeCupy):

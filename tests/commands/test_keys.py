@@ -73,7 +73,11 @@ def test_a_key_is_written_to_a_file_that_the_other_commands_take(tmp_path: Path)
     ("arguments", "status", "said"),
     [
         (("add", "an na"), 1, "no such key can be made: name is 'an na'"),
-        (("add", "anna", "--scope", "root"), 1, "scopes is 'root': input should be 'run', 'admin' or 'graphs'"),
+        (
+            ("add", "anna", "--scope", "root"),
+            1,
+            "scopes is 'root': input should be 'run', 'admin', 'graphs' or 'tensors'",
+        ),
         (("add", "anna", "--days", "0"), 2, "--days"),
         (("add", "anna", "--days", "99999999"), 1, "no such key can be made"),
         (("revoke", "anna"), 1, "there is no keys file"),

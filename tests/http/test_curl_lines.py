@@ -1,4 +1,4 @@
-"""The shell lines of docs/http.md and docs/wire.md, run as they stand against a server, and what they wrote."""
+"""The shell lines of http.md, wire.md and tensors.md in docs, run as they stand, and what they wrote."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ def test_a_tensor_with_strides_is_sent_as_its_buffer(tmp_path: Path):
     run_lines("wire.md", tmp_path)
 
     assert np.load(tmp_path / "tiled.npy").tolist() == [[1, 2, 3, 1, 2, 3], [4, 5, 6, 4, 5, 6]]
+
+
+@needs_curl
+def test_a_tensor_is_held_read_and_deleted(tmp_path: Path):
+    mask = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.save(tmp_path / "mask.npy", mask)
+
+    run_lines("tensors.md", tmp_path)
+
+    assert np.load(tmp_path / "tiled.npy").tolist() == np.tile(mask[:1], (2, 2)).tolist()

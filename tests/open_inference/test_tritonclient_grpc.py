@@ -15,6 +15,7 @@ import pytest
 from tests.support.http_app import Serving, eventually, serving
 from tests.support.replays import count_replays
 
+from tensorpost import Client
 from tensorpost_server.http.grpc.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
@@ -124,6 +125,20 @@ def test_typed_contents_as_other_clients_send_them(client: Any):
     response = client._client_stub.ModelInfer(request)
 
     assert np.frombuffer(response.raw_output_contents[0], np.int8).tolist() == [-1, 7, -1, 7]
+
+
+def test_an_input_is_a_held_tensor(client: Any, server: Serving):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with Client(server.url) as tp, tp.put(x, "mask"):
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[3])
+        tensor.parameters["tensor"].string_param = "mask"
+        tensor.parameters["box"].string_param = "1"
+        request = service_pb2.ModelInferRequest(model_name="tile", inputs=[tensor])
+        request.parameters["repeats"].string_param = "2"
+
+        response = client._client_stub.ModelInfer(request)
+
+        assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == np.tile(x[1], 2).tolist()
 
 
 def test_streams_and_async(client: Any):

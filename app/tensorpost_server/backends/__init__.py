@@ -6,7 +6,18 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Backend, CannotOpen, DeviceMemory, DeviceOptions, HostBackend, Run, RunWithoutStages, SharingBackend
+from .base import (
+    Backend,
+    CannotOpen,
+    DeviceMemory,
+    DeviceOptions,
+    HostBackend,
+    KeptMemory,
+    Run,
+    RunInput,
+    RunWithoutStages,
+    SharingBackend,
+)
 
 __all__ = [
     "BACKENDS",
@@ -16,7 +27,9 @@ __all__ = [
     "DeviceMemory",
     "DeviceOptions",
     "HostBackend",
+    "KeptMemory",
     "Run",
+    "RunInput",
     "RunWithoutStages",
     "SharingBackend",
     "load_backend",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -215,6 +215,26 @@ class DeviceMemory:
         return DeviceMemory(self.address + begin, size_in_bytes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptMemory:
+    """Host memory of an input that stays as it is beyond the run: a device may keep a copy for the next one.
+
+    Attributes:
+        data: its bytes; the same object each time.
+    """
+
+    data: memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes."""
+        return self.data.nbytes
+
+
+RunInput: TypeAlias = memoryview | DeviceMemory | KeptMemory
+"""Bytes of an input of a run."""
+
+
 @runtime_checkable
 class SharingBackend(Backend, Protocol):
     """A backend that can use memory of its device that other processes share. Called by its worker alone."""
@@ -239,15 +259,20 @@ class SharingBackend(Backend, Protocol):
         """Copy bytes from host memory of the same length."""
         ...
 
+    def has_copy(self, data: memoryview) -> bool:
+        """Whether a copy of these bytes, of a `KeptMemory`, is on the device now. May be called on any thread."""
+        ...
+
     def start(
-        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
+        self, plan: Plan, inputs: Sequence[RunInput],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> Run:  # fmt: skip
         """`Backend.start` where inputs and outputs may be in shared memory.
 
         Args:
             plan: what to run.
-            inputs: bytes in host memory, or shared memory of this device, which is copied within the device.
+            inputs: bytes in host memory, or shared memory of this device, which is copied within the device; of
+                `KeptMemory` a copy stays on the device.
             targets: memory for the bytes of each output, None for an output that nobody wants; `compute` then returns
                 nothing. Outputs have no gaps. None for slices in host memory.
         """

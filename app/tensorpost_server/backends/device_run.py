@@ -21,7 +21,7 @@ from tensorpost.values.problems import OutOfDeviceMemory
 
 from ..forms.base import Box, extents, go_on, whole_box
 from ..planning import OutputSlice, Plan, PlanStep, Stage, cut, local_step
-from .base import DeviceMemory, plain_memory
+from .base import DeviceMemory, KeptMemory, RunInput, plain_memory
 
 SMALLEST_PART = 64 * 1024
 """Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
@@ -63,7 +63,7 @@ class RunDevice(Protocol):
         ...
 
     def put_kept(self, layout: Layout, data: memoryview) -> Any:
-        """An array of a constant of a stored graph, which may stay on the device for as long as its memory lives."""
+        """An array of memory that outlives the run; it may stay on the device for as long as that memory lives."""
         ...
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
@@ -158,7 +158,7 @@ class DeviceRun:
     )
 
     def __init__(
-        self, device: RunDevice, plan: Plan, blocks: Sequence[RunMemory],
+        self, device: RunDevice, plan: Plan, blocks: Sequence[RunInput],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> None:  # fmt: skip
         self._device, self._plan, self._targets = device, plan, targets
@@ -175,7 +175,15 @@ class DeviceRun:
         if sent:
             layouts = [*layouts, *[layout for layout, _ in sent]]
             blocks = [*blocks, *[data for _, data in sent]]
-        self._inputs, self._uploaded = device.put(layouts, blocks)
+        kept = [(at, block.data) for at, block in enumerate(blocks) if isinstance(block, KeptMemory)]
+        if kept:
+            known = {at for at, _ in kept}
+            layouts_sent = [layout for at, layout in enumerate(layouts) if at not in known]
+            self._inputs, self._uploaded = device.put(layouts_sent, _others(blocks))
+            for at, data in kept:
+                self._inputs.insert(at, device.put_kept(layouts[at], data))
+        else:
+            self._inputs, self._uploaded = device.put(layouts, _others(blocks))
         for place, (slot, data) in enumerate(constants, len(plan.input_layouts)):
             if isinstance(data, memoryview):
                 self._inputs.insert(place, device.put_kept(slot.layout, data))
@@ -398,6 +406,10 @@ def _group_ends(stages: Sequence[Stage], *, joined: bool) -> list[int]:
             ends += [number] * (number + 1 - begin)
             begin, work = number + 1, 0
     return ends
+
+
+def _others(blocks: Sequence[RunInput]) -> list[RunMemory]:
+    return [block for block in blocks if not isinstance(block, KeptMemory)]
 
 
 def as_operand(xp: ModuleType, array: Any, layout: Layout) -> Any:

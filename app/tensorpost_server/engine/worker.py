@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
-from ..backends import Backend, DeviceMemory, Run, SharingBackend
+from ..backends import Backend, DeviceMemory, KeptMemory, Run, RunInput, SharingBackend
 from ..backends.timeline import Timeline
 from ..forms.base import stoppable
 from ..planning import Plan
@@ -221,7 +221,7 @@ class Worker:
             self._threads.close(calls)
 
     async def run(
-        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], *, caller: str = "",
+        self, plan: Plan, inputs: Sequence[RunInput], *, caller: str = "",
         timeline: Timeline | None = None, steps: StepTimes | None = None,
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
@@ -296,7 +296,7 @@ class Worker:
             await _shielded(self._finish(plan, run, ahead))
 
     async def _start(
-        self, calls: Calls, plan: Plan, inputs: Sequence[memoryview | DeviceMemory],
+        self, calls: Calls, plan: Plan, inputs: Sequence[RunInput],
         targets: Sequence[DeviceMemory | None] | None, timeline: Timeline | None,
     ) -> Run:  # fmt: skip
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on.
@@ -320,10 +320,13 @@ class Worker:
             raise
 
     def _begin(
-        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
+        self,
+        plan: Plan,
+        inputs: Sequence[RunInput],
+        targets: Sequence[DeviceMemory | None] | None,
     ) -> Run:
         """Start a run whose indices lie within their axes; see `SharingBackend.start`."""
-        plan.check_indices(inputs)
+        plan.check_indices([block.data if isinstance(block, KeptMemory) else block for block in inputs])
         in_host_memory = [block for block in inputs if isinstance(block, memoryview)]
         if targets is None and len(in_host_memory) == len(inputs):
             return self.backend.start(plan, in_host_memory)

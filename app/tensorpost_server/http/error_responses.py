@@ -45,9 +45,13 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.NotFound: 404,
     p.RegionNotFound: 404,
     p.GraphNotFound: 404,
+    p.TensorNotFound: 404,
+    p.TensorGone: 410,
+    p.TensorExists: 409,
     p.MethodNotAllowed: 405,
     p.LimitExceeded: 413,
     p.Unavailable: 503,
+    p.InsufficientStorage: 507,
     p.TooBusy: 429,
     p.QuotaExceeded: 429,
     p.NotReady: 503,
@@ -73,6 +77,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         ("4XX", "What was wrong with the request (RFC 9457)."),
         ("501", "No device here can do it, or it is not offered."),
         ("503", "Not ready, or no memory is left; Retry-After says when to come back."),
+        ("507", "No room for a tensor that is to stay; the setting is named."),
         ("504", "The deadline of the request has passed."),
     )
 }

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
-from ..backends import DeviceMemory, SharingBackend
+from ..backends import DeviceMemory, KeptMemory, RunInput, SharingBackend
 from ..engine import QueueSlot, Stages, StepTimes, Ticket, Worker
 from ..planning import Plan
 from .access.access_control import QUOTA, RequestQuota
@@ -232,7 +232,7 @@ class Execution:
         threads = self.slow_threads if self._wire.takes_long else self.parsing
         has_devices = self._service.workers().has_devices
         prepared = await threads.run(self.large, partial(prepare, has_devices=has_devices), call, self.settings)
-        if head and call.memory is None and len(key.query) + len(head) <= MOST_KEY_BYTES:
+        if head and call.memory is None and call.is_repeatable and len(key.query) + len(head) <= MOST_KEY_BYTES:
             self._service.calls.put((key, head), prepared)
         return prepared, call
 
@@ -296,7 +296,7 @@ class Execution:
     async def _receive_tensors(
         self, prepared: PreparedCall, call: Call | None, sources: Sequence[memoryview | DeviceSource] | None,
         worker: Worker,
-    ) -> Sequence[memoryview | DeviceMemory]:  # fmt: skip
+    ) -> Sequence[RunInput]:  # fmt: skip
         """The tensors in the order of the body, in memory that this worker reads fastest."""
         body, ticket = self.body, self._ticket
         assert ticket is not None
@@ -314,12 +314,15 @@ class Execution:
             else:
                 await body.receive_into(memory)
         ticket.uploaded()
-        return memory
+        if call is None or not call.held:
+            return memory
+        keeps = isinstance(worker.backend, SharingBackend)
+        return [*memory, *[KeptMemory(data) if keeps else data for data in call.held]]
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
     async def _respond(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[RunInput],
         sinks: Sequence[OpenSink | None],
     ) -> None:  # fmt: skip
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
@@ -358,7 +361,7 @@ class Execution:
             await sender.stream(head, _pieces(body, self.settings.slice_bytes))
 
     async def _respond_rows(
-        self, prepared: PreparedCall, rows: OutputRows, worker: Worker, inputs: Sequence[memoryview | DeviceMemory]
+        self, prepared: PreparedCall, rows: OutputRows, worker: Worker, inputs: Sequence[RunInput]
     ) -> None:
         """Send some rows of the output, with the tag of the answer that they are of.
 
@@ -367,7 +370,7 @@ class Execution:
         """
         tag = await check_tag(
             route_path(self._scope), self.query, self._fields, self.body.received_views,
-            worker.computed_by(prepared.plan), self.parsing,
+            worker.computed_by(prepared.plan), self.parsing, prepared.held_tags,
         )  # fmt: skip
         head = prepared.answer.head(prepared.plan, worker)
         tagged = replace(head, headers=(*head.headers, (b"etag", tag.encode())))
@@ -378,7 +381,7 @@ class Execution:
         )
 
     async def _collect(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[RunInput],
         sinks: Sequence[OpenSink | None],
     ) -> list[bytearray]:  # fmt: skip
         """The bytes of each output that goes into the body; the others are written to their sinks."""
@@ -440,7 +443,7 @@ class Execution:
         return targets
 
     def _slices(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[RunInput],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The outputs' bytes, computed while earlier ones are being sent."""
@@ -512,6 +515,6 @@ async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]
         yield whole[at : at + size_in_bytes]
 
 
-def _in_host_memory(inputs: Sequence[memoryview | DeviceMemory]) -> list[memoryview]:
+def _in_host_memory(inputs: Sequence[RunInput]) -> list[memoryview]:
     """The inputs of a small plan, all of which are in host memory: only processors have small plans."""
     return [block for block in inputs if isinstance(block, memoryview)]

@@ -23,7 +23,7 @@ from .access.cross_origin import is_preflight, preflight_response, send_for_orig
 from .connection.whole_messages import whole_messages
 from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
-from .headers import FRAMING, NO_SNIFFING, header_fields, request_framing, request_id
+from .headers import FRAMING, NO_SNIFFING, Framing, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
 from .open_inference.inference_wire import InferenceWire
 from .open_inference.models import Model
@@ -31,8 +31,10 @@ from .open_inference.statistics import INFER_PATH
 from .service import Service
 from .wires.dialects import DIALECTS
 from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
+from .wires.held_inputs import FREE_FIELD, CallerTensors
 from .wires.operator_wire import OperatorWire
 from .wires.stored_dialect import StoredDialect
+from .wires.tensor_read import TENSORS_PATH, TensorReadWire
 
 
 class OperatorDispatch:
@@ -113,11 +115,22 @@ class OperatorDispatch:
             observation.operator = self._called_operator(scope["method"], path)
             await answer_error(request, error)(scope, receive, send_observed)
             return
+        if (freed := fields.get(FREE_FIELD)) is not None:
+            self._free(scope, freed)
         if scope["method"] == "OPTIONS":
             try:
                 await answer_options(request)(scope, receive, send_observed)
             except HTTPException as error:
                 await answer_http_exception(request, error)(scope, receive, send_observed)
+            return
+        if scope["method"] == "GET" and path.startswith(f"{TENSORS_PATH}/"):
+            service = self._service
+            tensors = CallerTensors.of(service.tensors, service.owner_of(scope), scope)
+            read = TensorReadWire(path.removeprefix(f"{TENSORS_PATH}/"), tensors)
+            framing: Framing = scope[FRAMING]
+            scope[FRAMING] = framing._replace(length=framing.length or 0)  # a GET needs no Content-Length
+            execution = Execution(service, scope, fields, read, None, observation)
+            await _run(service, execution, scope, receive, send_observed, observation)
             return
         if scope["method"] == "POST":
             begin, _, name = path.rpartition("/")
@@ -135,10 +148,14 @@ class OperatorDispatch:
                 query, most = scope["query_string"].decode("latin-1"), service.settings.max_graph_nodes
                 dialect, name = GraphDialect(query, most, path == MODELS_PATH), GRAPH_NAME
             # Responses for pages of other origins have header fields that no other response has.
-            whole = whole_messages(scope) if service.replays and origin is None else None
+            # A replay would not free what a header field names.
+            replays = service.replays and origin is None and FREE_FIELD not in fields
+            whole = whole_messages(scope) if replays else None
             if dialect is not None and name:
                 observation.operator = GRAPH_NAME if name == GRAPH_NAME else operator_name(begin, name)
-                execution = Execution(service, scope, fields, OperatorWire(dialect, name), whole, observation)
+                tensors = CallerTensors.of(service.tensors, service.owner_of(scope), scope)
+                wire = OperatorWire(dialect, name, tensors)
+                execution = Execution(service, scope, fields, wire, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
             if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
@@ -150,8 +167,9 @@ class OperatorDispatch:
                 observation.operator = _model_operator(model)
                 if model.stored is not None:
                     model.stored.stored.use()
-                wire = InferenceWire(model, service.regions, scope, fields)
-                execution = Execution(service, scope, fields, wire, whole, observation)
+                tensors = CallerTensors.of(service.tensors, service.owner_of(scope), scope)
+                inferences = InferenceWire(model, service.regions, tensors, scope, fields)
+                execution = Execution(service, scope, fields, inferences, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
 
@@ -169,6 +187,12 @@ class OperatorDispatch:
             await self._app({**scope, "method": "GET"}, receive, send_head(inner))
             return
         await self._app(scope, receive, inner)
+
+    def _free(self, scope: Scope, names: bytes) -> None:
+        """Free held tensors that the caller's program does not refer to any more."""
+        tensors = CallerTensors.of(self._service.tensors, self._service.owner_of(scope), scope)
+        if tensors.may_keep:
+            tensors.store.free(tensors.owner, names.decode("latin-1").split(","))
 
     def _called_operator(self, method: str, path: str) -> str | None:
         """The operator of a call that is not let in; None if the path names none that there is."""

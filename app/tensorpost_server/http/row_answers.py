@@ -15,7 +15,7 @@ _PART_OF_CALL = (b"content-type", b"tensorpost-shape", b"tensorpost-dtype")
 
 async def check_tag(
     path: str, query: str, fields: Mapping[bytes, bytes], body: Sequence[memoryview], backend: str,
-    threads: CallerThreads,
+    threads: CallerThreads, held_tags: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The tag of an answer, which is that of `If-Range` if there is one.
 
@@ -26,11 +26,12 @@ async def check_tag(
         body: the bytes of its body.
         backend: what computes it, as the answer says.
         threads: where long digests are computed.
+        held_tags: what tells the elements of its held tensors from others.
 
     Raises:
         CallChanged: the tag in `If-Range` is another one.
     """
-    values = [fields.get(name, b"").decode("latin-1") for name in _PART_OF_CALL]
+    values = [fields.get(name, b"").decode("latin-1") for name in _PART_OF_CALL] + [*held_tags]
     large = sum(map(len, body)) > _SHORT_BYTES
     tag = answer_tag(await threads.run(large, call_digest, path, query, values, body), backend)
     known = fields.get(b"if-range", tag.encode()).decode("latin-1").strip(" \t")

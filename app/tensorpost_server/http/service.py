@@ -31,6 +31,7 @@ from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
+from .wires.tensor_store import TensorStore
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -79,9 +80,11 @@ class Service:
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
     graphs: GraphStore = field(init=False)
+    tensors: TensorStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self._model_of_caller)
+        self.tensors = TensorStore(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property
@@ -135,12 +138,13 @@ class Service:
             self.records.add(refused_record(status, id_, address))
 
     def sweep(self) -> None:
-        """Drop what callers have left: shared memory and stored graphs that nobody uses."""
+        """Drop what callers have left: shared memory, stored graphs and held tensors that nobody uses."""
         self.regions.sweep()
         self.graphs.sweep()
+        self.tensors.sweep()
 
     def owner_of(self, scope: Scope) -> str:
-        """Whose stored graphs a request means: those of its key, or those that everybody shares without keys."""
+        """Whose graphs and tensors a request means: those of its key, or those that everybody shares without keys."""
         return "" if self.access.anonymous else caller_of(scope)
 
     def model(self, scope: Scope, name: str, version: str | None = None) -> Model:

@@ -46,11 +46,14 @@ from .caller_arrays import (
     RequestTemplate,
     arrays_by_name,
     check_out,
+    held_inputs,
     onnx_node,
     output_memory,
     request_template,
     wire_inputs,
 )
+from .held_calls import free_all, keep_outputs
+from .held_tensors import KeepOutputs
 from .output_part import part_template, row_bounds
 from .results import Result, ServerTiming, StoredGraph, TensorBlock, Validation
 from .resumed_answer import ResumedAnswer
@@ -75,6 +78,7 @@ class RequestOptions(NamedTuple):
     feature_level: str | int | FeatureLevel | None = None
     progress: Callable[[Progress], None] | None = None
     rows: slice | None = None
+    keep: KeepOutputs | None = None
 
 
 def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions) -> Request:
@@ -94,7 +98,7 @@ def _reported(progress: Callable[[Progress], None] | None) -> Callable[[Progress
 
 def _query(endpoint: str, options: RequestOptions) -> dict[str, str]:
     """The options as parameters."""
-    backend, device, feature_level, _, rows = options
+    backend, device, feature_level, _, rows, _ = options
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
@@ -125,9 +129,13 @@ async def compute(
     """
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options, regions)
-    template = request_template(operation)
-    alone = options.progress is None and options.rows is None
-    if regions is not None and alone and (model := model_of(template)) is not None:
+    template, inputs = held_inputs(request_template(operation), inputs)
+    if options.keep is not None:
+        return await _kept(
+            transport, template, _request(template, inputs, options._replace(keep=None)), out, options.keep
+        )
+    pays = regions is not None and options.progress is None and options.rows is None and template.may_resume
+    if regions is not None and pays and (model := model_of(template)) is not None:
         document, memory = operation.to_document_text(), wire_inputs(template, inputs)
         return await compute_shared(
             transport, regions, model, template, document, memory, out, _query(template.endpoint, options)
@@ -203,7 +211,10 @@ async def compute_graph(
 
     if isinstance(graph, StoredGraph):
         return await compute_stored(transport, graph, inputs, out, options)
-    sent = graph_request(graph, inputs)
+    sent = _with_held(graph_request(graph, inputs))
+    if options.keep is not None:
+        request = _graph_request(sent, options._replace(keep=None))
+        return dict((await _kept(transport, sent.template, request, out, options.keep)).arrays)
     result = await _received(transport, sent.template, _graph_request(sent, options), out, options.rows)
     return dict(result.arrays)
 
@@ -271,6 +282,9 @@ async def compute_stored(
     target = graph_target(graph.name) + (f"?{query}" if query else "")
     fields = (("content-type", media_type), ("accept", MEDIA_TYPE))
     request = Request("POST", target, fields, tuple(body), _reported(options.progress))
+    if options.keep is not None:
+        _refuse_out(out)
+        return dict((await keep_outputs(transport, request, graph.outputs, options.keep)).arrays)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
         head = await response.any_frame_head()
@@ -298,6 +312,26 @@ def _graph_request(sent: GraphRequest, options: RequestOptions) -> Request:
     return Request("POST", target, fields, (memoryview(sent.body.content),), _reported(options.progress))
 
 
+def _with_held(sent: GraphRequest) -> GraphRequest:
+    """The request, if some of its inputs are held tensors without those."""
+    if not isinstance(sent.body, dict):
+        return sent
+    template, body = held_inputs(sent.template, sent.body)
+    return sent._replace(template=template, body=cast("dict[str, NDArray[Any]]", body))
+
+
+async def _kept(
+    transport: Transport | ManyServers, template: RequestTemplate, request: Request, out: Outputs, keep: KeepOutputs
+) -> Result[Any]:
+    _refuse_out(out)
+    return await keep_outputs(transport, request, [slot.name for slot in template.outputs], keep)
+
+
+def _refuse_out(out: Outputs) -> None:
+    if out is not None:
+        raise InvalidParameter("out receives outputs, and with keep they stay on the server; leave one of them out")
+
+
 def stream_graph(
     transport: Transport | ManyServers, graph: GraphDocument, inputs: GraphInputs, block_bytes: int,
     options: RequestOptions,
@@ -305,7 +339,7 @@ def stream_graph(
     """A graph's outputs block by block; see `stream`."""
     from .graph_calls import graph_request  # operators load when they are named
 
-    sent = graph_request(graph, inputs)
+    sent = _with_held(graph_request(graph, inputs))
     block_bytes = whole_number("block_bytes", block_bytes, 1)
     template, rows = _wanted(sent.template, options.rows)
     return _blocks(transport, _graph_request(sent, options), template, rows, block_bytes, named=True)
@@ -342,6 +376,8 @@ async def _compute_strings(
         InvalidParameter: whatever `compute` refuses; or an `out` is given, into which strings cannot be received.
         InvalidDescriptor: the operator does more with strings than to move or compare them.
     """
+    if options.keep is not None:
+        raise InvalidParameter("strings are not held; leave keep out")
     if out is not None:
         raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
     arrays = arrays_by_name(node, inputs)
@@ -370,7 +406,7 @@ def stream(
 
     Raises `InvalidParameter` at once, as `compute` does.
     """
-    template = request_template(operation)
+    template, inputs = held_inputs(request_template(operation), inputs)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
     several, request = len(template.outputs) > 1, _request(template, inputs, options)
     template, rows = _wanted(template, options.rows)
@@ -406,18 +442,28 @@ async def write_zarr(
         from .graph_calls import graph_request  # operators load when they are named
 
         sent = graph_request(operation, cast("GraphInputs", inputs))
+        _refuse_held(_with_held(sent).template)
         template, request = sent.template, _graph_request(sent, options)
     else:
         template = request_template(cast("Operation", operation))
+        _refuse_held(held_inputs(template, cast("Inputs", inputs))[0])
         request = _request(template, cast("Inputs", inputs), options)
     array = zarr_store.ZarrArray.of(template, shape, whole_number("chunk_bytes", chunk_bytes, 1))
     await zarr_store.write_zarr(transport, template, request, array, path)
 
 
+def _refuse_held(template: RequestTemplate) -> None:
+    if not template.may_resume:
+        raise InvalidParameter(
+            "write_zarr continues where it stopped only with the inputs themselves; pass arrays, not held tensors"
+        )
+
+
 async def close(transport: Transport | ManyServers, regions: RegionPool | None) -> None:
-    """Close all connections, and give shared memory back."""
+    """Close all connections, and give shared memory and held tensors back."""
     if regions is not None:
         await close_regions(transport, regions)
+    await free_all(transport)
     await transport.close()
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..values.datatypes import ML_DTYPES, DataType, data_type
 from ..values.problems import InvalidParameter
+from .held_tensors import HeldTensor
 
 # Modes of Pillow whose numbers are grey or colour as they are; those of the others are places in a palette, or inks.
 _PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "I", "F")
@@ -37,7 +38,8 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
     """Convert a value to an array. An array is returned unchanged; other values are copied only where NumPy must.
 
     Taken are numbers, lists and tuples of numbers, and whatever has `__array__`, `__array_interface__`, `__dlpack__` or
-    the buffer protocol. A PyTorch tensor is detached and brought to the CPU, bfloat16 included.
+    the buffer protocol. A held tensor is returned as it is. A PyTorch tensor is detached and brought to the CPU,
+    bfloat16 included.
 
     Args:
         name: its name in messages.
@@ -48,6 +50,8 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
         InvalidParameter: it is none of these, holds no numbers, or has a mask or a palette.
         ModuleNotFoundError: a bfloat16 tensor without the package `ml_dtypes`.
     """
+    if isinstance(value, HeldTensor):
+        return cast("NDArray[Any]", value)  # which has type and shape, and whose elements stay where they are
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
         refuse_mask(name, array)

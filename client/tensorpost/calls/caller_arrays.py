@@ -5,8 +5,9 @@ Elements are copied only where their layout or byte order leaves no choice, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -25,6 +26,7 @@ from ..values.operation import Operation, Slot
 from ..values.problems import InvalidParameter, counted
 from ..values.sentences import named
 from .array_like import TensorLike, as_array, as_array_of, is_nested_numbers, refuse_mask
+from .held_tensors import HeldTensor, references
 from .resampling import Resampling, resampling
 
 TensorData: TypeAlias = TensorLike | bytes | bytearray | memoryview
@@ -51,6 +53,8 @@ class RequestTemplate:
         outputs: the tensors that are received.
         head: bytes of the request's frame before its tensors.
         fields: the inputs in the words of DirectML's struct (`ATensor`) and of the descriptor class (`a_tensor`).
+        may_resume: whether the rest of an answer may be asked for if it breaks off; not of held tensors, which the
+            digest of a request says nothing of.
     """
 
     name: str
@@ -58,6 +62,7 @@ class RequestTemplate:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     head: bytes
+    may_resume: bool = True
     fields: Mapping[str, FieldFacts] = field(default_factory=dict[str, FieldFacts], compare=False)
 
 
@@ -150,7 +155,7 @@ def _by_slot(template: RequestTemplate, given: Mapping[str, object]) -> Mapping[
     return found
 
 
-def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
+def arrays_by_name(operation: Operation | RequestTemplate, inputs: Inputs) -> dict[str, Any]:
     """What the caller gave for each input of an operation, by name.
 
     Raises:
@@ -179,6 +184,49 @@ def _other_inputs(template: RequestTemplate | Operation, found: str) -> InvalidP
     )
 
 
+def held_inputs(template: RequestTemplate, inputs: Inputs) -> tuple[RequestTemplate, Inputs]:
+    """What a call sends if some of its inputs are held tensors: their names stand in the head, and the others follow.
+
+    Raises:
+        InvalidParameter: a held tensor is not of the type and the sizes that its input has.
+    """
+    sent: object = inputs
+    several = cast("Mapping[str, object]", sent).values() if isinstance(sent, Mapping) else sent
+    if not isinstance(several, HeldTensor) and not (
+        isinstance(sent, (list, tuple, Mapping))
+        and any(isinstance(each, HeldTensor) for each in cast("Iterable[object]", several))
+    ):
+        return template, inputs
+    by_name = arrays_by_name(template, inputs)
+    if set(by_name) != {slot.name for slot in template.inputs}:
+        raise _other_inputs(template, ", ".join(map(str, by_name)) or "none")
+    held = {name: each for name, each in by_name.items() if isinstance(each, HeldTensor)}
+    for slot in template.inputs:
+        if slot.name in held:
+            _check_held(slot, held[slot.name])
+    others = tuple([slot for slot in template.inputs if slot.name not in held])
+    head: dict[str, Any] = json.loads(template.head[8:])
+    metadata = {**head.get("__metadata__", {}), "tensors": references(held)}
+    begin = encode_head([(slot.name, *wire_form(slot)) for slot in others], metadata)
+    return replace(template, inputs=others, head=begin, may_resume=False), {s.name: by_name[s.name] for s in others}
+
+
+def _check_held(slot: Slot, tensor: HeldTensor) -> None:
+    layout = slot.layout
+    if layout.packed:
+        right = tensor.dtype == layout.data_type.dtype and tensor.shape == layout.sizes
+        wanted = f"{layout.data_type.dtype.name} of {layout.sizes}"
+    else:
+        is_same = tensor.dtype in (layout.data_type.dtype, np.dtype(np.uint8))
+        right = is_same and tensor.nbytes >= layout.size_in_bytes
+        wanted = f"a buffer of {layout.data_type.dtype.name} or uint8 of at least {layout.size_in_bytes} bytes"
+    if not right:
+        raise InvalidParameter(
+            f"{slot.name} is a held tensor of {tensor.dtype.name} and shape {tensor.shape}, but its descriptor says "
+            f"{wanted}; change one of them"
+        )
+
+
 def _bytes_of(slot: Slot, data: object) -> memoryview:
     name, layout = slot.name, slot.layout
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -189,13 +237,13 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
     dtype, sizes = layout.data_type.dtype, layout.sizes
     if layout.packed:
         if array.dtype == dtype and array.shape == sizes and array.flags.c_contiguous:
-            return _memory(array)
+            return bytes_of_array(array)
         if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
             raise InvalidParameter(
                 f"{name} is {array.dtype.name} of shape {array.shape}, but its descriptor says {dtype.name} of "
                 f"{sizes}; change one of them"
             )
-        return _memory(np.asarray(array, dtype=dtype, order="C"))
+        return bytes_of_array(np.asarray(array, dtype=dtype, order="C"))
     total = layout.size_in_bytes
     # An array of the tensor's sizes is most likely its elements, not the buffer they are spread over.
     looks_logical = array.shape == sizes and array.nbytes != total
@@ -205,7 +253,7 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
             f"bytes, not {array.dtype.name} of shape {array.shape}; buffer_of(x) of the tensor's BufferTensorDesc lays "
             "elements out"
         )
-    return _first_bytes(name, _memory(array), total)
+    return _first_bytes(name, bytes_of_array(array), total)
 
 
 def _bytes_of_buffer(name: str, layout: Layout, data: bytes | bytearray | memoryview[int]) -> memoryview:
@@ -227,7 +275,7 @@ def _plain(name: str, array: NDArray[Any], *instead: str) -> NDArray[Any]:
     return np.asarray(array)
 
 
-def _memory(array: NDArray[Any]) -> memoryview:
+def bytes_of_array(array: NDArray[Any]) -> memoryview:
     """The bytes of a C-contiguous array."""
     try:
         return memoryview(array).cast("B")  # pyright: ignore[reportArgumentType] # arrays have the buffer protocol
@@ -274,7 +322,7 @@ def output_memory(slot: Slot, out: NDArray[Any] | None) -> tuple[memoryview, NDA
     """Where the output's bytes go, and the array to give back for them: `out` or new memory."""
     row, shape = wire_form(slot)
     block = np.empty(shape, row.dtype) if out is None else out
-    return _memory(block), block if slot.layout.packed else slot.layout.view(block)
+    return bytes_of_array(block), block if slot.layout.packed else slot.layout.view(block)
 
 
 _SAME_BITS: Mapping[str, str] = {
@@ -457,7 +505,7 @@ def resample_arrays(
     if not isinstance(cast("object", x), dml.BufferTensorDesc):
         x = as_array("x", x)
     plan = resampling(x, **arguments)
-    if not isinstance(cast("object", x), np.ndarray):
+    if not isinstance(cast("object", x), (np.ndarray, HeldTensor)):
         raise InvalidParameter(
             "x must be the array itself; for a description of one, tensorpost.resampling.resampling makes what to run"
         )
@@ -472,4 +520,5 @@ def resample_arrays(
                 + ("" if out.flags.c_contiguous else " and gaps")
             )
         out = _plain("out", out, _UNMASKED).reshape(plan.received_shape)
-    return plan, _plain("x", x).reshape(plan.sent_shape), out
+    source = x if isinstance(x, HeldTensor) else _plain("x", x)
+    return plan, cast("NDArray[Any]", source.reshape(plan.sent_shape)), out

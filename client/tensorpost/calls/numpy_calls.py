@@ -26,6 +26,7 @@ from ..values.datatypes import data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
 from .caller_arrays import Outputs, onnx_node
+from .held_tensors import HeldTensor
 
 AnyArray = NDArray[Any]
 _FAR = 1 << 62  # beyond the end of any axis
@@ -39,6 +40,7 @@ class CallOptions(TypedDict, total=False):
     backend: str | None
     device: int | None
     progress: Callable[[Progress], None] | None
+    keep: bool | str
 
 
 class TensorOfGraph(ABC):
@@ -71,7 +73,7 @@ class TensorOfGraph(ABC):
 class NumpyCalls:
     """Base of both clients and of `GraphBuilder`.
 
-    All methods of clients take the `CallOptions`: out, backend, device and progress, as in `Client.run`.
+    All methods of clients take the `CallOptions`: out, backend, device, progress and keep, as in `Client.run`.
 
     Raises:
         InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
@@ -306,7 +308,9 @@ def _method_name() -> str:
 
 def _array(x: object, name: str = "x") -> AnyArray:
     """The array of an argument, as every call reads it; texts among them. A tensor of a graph has the same methods."""
-    return cast("AnyArray", x) if isinstance(x, TensorOfGraph) else np.asarray(as_array(name, x, texts=True))
+    return (
+        cast("AnyArray", x) if isinstance(x, (TensorOfGraph, HeldTensor)) else np.asarray(as_array(name, x, texts=True))
+    )
 
 
 def _number(size: object) -> int | None:
@@ -359,7 +363,7 @@ def _indices(indices: ArrayLike, length: int | None) -> AnyArray:
     if positions.dtype.kind not in "iu":
         raise InvalidParameter(f"indices must be integers, not {positions.dtype}")
     positions = positions.astype(np.int64, copy=False)
-    if length is None or isinstance(cast("object", positions), TensorOfGraph):
+    if length is None or isinstance(cast("object", positions), (TensorOfGraph, HeldTensor)):
         return positions
     if positions.size and not -length <= int(positions.min()) <= int(positions.max()) < length:
         index = int(positions[(positions < -length) | (positions >= length)].flat[0])

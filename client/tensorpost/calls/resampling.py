@@ -33,6 +33,7 @@ from ..values.datatypes import TensorDataType, data_type
 from ..values.problems import InvalidParameter, counted, entry_count, nearest
 from ..values.sentences import named
 from .directml_axes import ResamplingMode, build_descriptor
+from .held_tensors import HeldTensor
 from .resize_nodes import FILTERED, resize_node
 
 __all__ = [
@@ -237,7 +238,7 @@ def resampling(
 def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
     if isinstance(tensor, dml.BufferTensorDesc):
         name, shape = tensor.data_type.name.lower(), tensor.sizes
-    elif isinstance(tensor, np.ndarray):
+    elif isinstance(tensor, (np.ndarray, HeldTensor)):
         array = cast("NDArray[Any]", tensor)
         name, shape = array.dtype.name, array.shape
     else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Result(Generic[Scalar_co]):
     """The output tensors of a call and how they were computed.
 
     Attributes:
-        arrays: the outputs by name, in the descriptor's order.
+        arrays: the outputs by name, in the descriptor's order; handles of held tensors with `keep`.
         backend: name of the backend that computed them, for instance `numpy`.
         device: the device that computed them, in the server's words.
         server_timing: milliseconds by stage, from the `Server-Timing` header (W3C Server Timing).
@@ -82,8 +82,10 @@ class Result(Generic[Scalar_co]):
     def _repr_html_(self) -> str:
         from ..values import notebooks as _html  # for notebooks only
 
-        said = [("backend", f"{self.backend}, {self.device}"), ("request id", self.request_id or "none")]
-        return f"{_html.arrays_html(self.arrays)}{_html.table_html(said)}{_html.timing_html(self.server_timing)}"
+        arrays = {name: array for name, array in self.arrays.items() if isinstance(cast("object", array), np.ndarray)}
+        said = [(name, repr(held)) for name, held in self.arrays.items() if name not in arrays]  # whose elements stay
+        said += [("backend", f"{self.backend}, {self.device}"), ("request id", self.request_id or "none")]
+        return f"{_html.arrays_html(arrays)}{_html.table_html(said)}{_html.timing_html(self.server_timing)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -269,7 +269,7 @@ def _resumable(template: RequestTemplate, rows: OutputRows | None) -> OutputRows
         template: the requests of the operation.
         rows: the rows that are asked for; None for all of the output.
     """
-    if len(template.outputs) != 1:
+    if len(template.outputs) != 1 or not template.may_resume:
         return None
     layout = template.outputs[0].layout
     if not layout.packed or layout.size_in_bytes < RESUMED_BYTES:

@@ -18,6 +18,7 @@ from ..onnx.model_reader import MODEL_MEDIA_TYPE
 from ..values.datatypes import DataType, data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
+from .held_tensors import HeldTensor, references
 from .results import StoredGraph
 
 if TYPE_CHECKING:
@@ -88,11 +89,13 @@ def stored_call(stored: StoredGraph, inputs: GraphInputs | InputValue) -> GraphB
     first = next(iter(values.values()), None)
     if len(values) == 1 and isinstance(first, EncodedImage):
         return GraphBody(f"image/{first.format.lower()}", [memoryview(first.content)])
+    held = {name: value for name, value in values.items() if isinstance(value, HeldTensor)}
     arrays = {
         name: value.decode()[np.newaxis] if isinstance(value, EncodedImage) else as_array(name, value)
         for name, value in values.items()
+        if name not in held
     }
-    return GraphBody(MEDIA_TYPE, _frame(arrays, {}))
+    return GraphBody(MEDIA_TYPE, _frame(arrays, {"tensors": references(held)} if held else {}))
 
 
 def _only(stored: StoredGraph, value: object) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from .operators_command import operators
 from .preprocess_command import preprocess
 from .server_commands import server_commands
 from .stored_commands import graph
+from .tensor_commands import tensor
 from .terminal import gib, print_json, print_table, show_block, show_error, size_text
 
 
@@ -88,6 +89,7 @@ app = typer.Typer(
 app.add_typer(keys)
 app.add_typer(graph)
 app.add_typer(model)
+app.add_typer(tensor)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from .command_options import (
     rows_of,
     usage,
 )
+from .tensor_commands import held_named
 from .terminal import keeping, print_table, progress_bar, size_text
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
@@ -57,7 +58,8 @@ def run(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=FILE...", help="A file for each input of the graph: npy, safetensors or a picture."
+            metavar="NAME=FILE...",
+            help="A file for each input of the graph: npy, safetensors or a picture; or @NAME, a held tensor.",
         ),
     ],
     *,
@@ -82,9 +84,11 @@ def run(
     from .files import read_array
 
     graph_of, chosen = graph_document(document), rows_of(rows)
-    arrays = {name: _array(graph_of, name, read_array(path)) for name, path in named_files(inputs, "photo=cat.png")}
+    sent = named_files(inputs, "photo=cat.png")
+    arrays = {name: _array(graph_of, name, read_array(path)) for name, path in sent if not path.startswith("@")}
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
+        arrays |= {name: cast("Any", held_named(client, path)) for name, path in sent if path.startswith("@")}
         targets = dict(named_files(output, "small=small.png"))
         run_to_files(client, graph_of, arrays, targets, options, quiet=quiet, rows=chosen)
 

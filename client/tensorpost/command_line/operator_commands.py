@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import sys
@@ -268,7 +269,7 @@ def run(
         typer.Argument(
             metavar="[IN]...",
             help="npy, safetensors or npz files or pictures, in binding order; or one safetensors or npz file with the "
-            "inputs' names.",
+            "inputs' names; or @NAME, a held tensor.",
         ),
     ] = None,
     *,
@@ -318,8 +319,10 @@ def run(
         if not isinstance(document, dict):
             raise InvalidParameter("an operator document must be a JSON object")
         given = cast("dict[str, Any]", document)
-    files = InputFiles.read(inputs or ())
-    with client, picture_notes(files.sources, _LISTS, of_lists=True):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(client)
+        files = InputFiles.read(inputs or (), client)
+        stack.enter_context(picture_notes(files.sources, _LISTS, of_lists=True))
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, packed=packed, rows=chosen)
@@ -332,7 +335,7 @@ def onnx(
         typer.Argument(
             metavar="[IN]...",
             help="npy, safetensors or npz files or pictures: its tensors, in order; or one safetensors or npz file "
-            "with their names.",
+            "with their names; or @NAME, a held tensor.",
         ),
     ] = None,
     *,
@@ -366,8 +369,10 @@ def onnx(
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert)
     given = usage("--set", attributes_of, settings or [])
-    files = InputFiles.read(inputs or ())
-    with client, picture_notes(files.sources, _LISTS, of_lists=True):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(client)
+        files = InputFiles.read(inputs or (), client)
+        stack.enter_context(picture_notes(files.sources, _LISTS, of_lists=True))
         operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet, rows=chosen)

@@ -16,6 +16,7 @@ from ..bodies.frame import encode_head
 from ..bodies.images import encode_image
 from ..bodies.strict_json import read_json
 from ..calls.caller_arrays import request_template, wire_form
+from ..calls.held_tensors import HeldTensor
 from ..calls.output_part import part_template
 from ..client import Client
 from ..descriptors.catalogue import slot_name
@@ -36,6 +37,7 @@ from .files import (
     tensor_head,
     write_blocks,
 )
+from .tensor_commands import held_named
 from .terminal import keeping, progress_bar
 
 _SEVERAL = "several outputs are written as npy files, or into one safetensors file; end each -o in .npy or .safetensors"
@@ -58,14 +60,19 @@ class InputFiles:
     names: Sequence[str] | None
 
     @classmethod
-    def read(cls, paths: Sequence[str]) -> InputFiles:
+    def read(cls, paths: Sequence[str], client: Client) -> InputFiles:
         """Read all files: npy, pictures, safetensors and npz archives. The arrays of one file follow each other.
+
+        Args:
+            paths: the files; `@mask` is a tensor that the server holds.
+            client: asks the server for those.
 
         Raises:
             InvalidParameter: a file of several arrays with names is not the only file.
             OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
+            TensorNotFound: the server holds no such tensor.
         """
-        files = [(path, read_arrays(path)) for path in paths]
+        files = [(path, _held(client, path) if path.startswith("@") else read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []
         for path, arrays in files:
             count = len(arrays)  # np.savez(file, a, b) calls them arr_0 and arr_1
@@ -82,6 +89,10 @@ class InputFiles:
     def arrays(self) -> Sequence[NDArray[Any]]:
         """The arrays alone."""
         return [source.array for _, source in self.sources]
+
+
+def _held(client: Client, text: str) -> Mapping[str, Source]:
+    return {"": Source(cast("NDArray[Any]", held_named(client, text)), "npy")}
 
 
 def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation, dict[str, NDArray[Any]]]:
@@ -120,7 +131,7 @@ def _laid_out(operation: Operation, arrays: Mapping[str, NDArray[Any]]) -> dict[
         return found
     for slot, (_, tensor) in zip(operation.inputs, operation.tensors("input"), strict=True):
         layout, array = slot.layout, found.get(slot.name)
-        if layout.packed or array is None:
+        if layout.packed or array is None or isinstance(cast("object", array), HeldTensor):
             continue
         if array.dtype == layout.data_type.dtype and array.shape == layout.sizes:
             found[slot.name] = tensor.buffer_of(array)
@@ -435,4 +446,7 @@ def total_bytes(operation: Operation, arrays: Arrays) -> int:
 
 
 def _sent_bytes(arrays: Arrays) -> int:
-    return sum(int(np.asarray(array).nbytes) for array in arrays.values())
+    return sum(
+        0 if isinstance(cast("object", array), HeldTensor) else int(np.asarray(array).nbytes)
+        for array in arrays.values()
+    )

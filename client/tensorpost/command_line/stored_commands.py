@@ -22,6 +22,7 @@ from .command_options import (
     rows_of,
 )
 from .graph_commands import graph, named_files, picture_shape
+from .tensor_commands import held_named
 from .terminal import print_table, size_text
 
 StoredName = Annotated[str, typer.Argument(metavar="NAME", help="The stored graph's name on the server.")]
@@ -60,7 +61,10 @@ def store(
 def call(
     name: StoredName,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="NAME=FILE...", help="A file for each input: npy or a picture.")
+        list[str],
+        typer.Argument(
+            metavar="NAME=FILE...", help="A file for each input: npy or a picture; or @NAME, a held tensor."
+        ),
     ],
     *,
     output: Annotated[
@@ -99,7 +103,8 @@ def call(
             raise InvalidParameter(
                 f"the stored graph {name!r} has the outputs {', '.join(stored.outputs)}, and -o names {unknown[0]!r}"
             )
-        found = client.run_stored(stored, sent, backend=backend, device=device, rows=chosen)
+        values = {each: held_named(client, path) if path.startswith("@") else path for each, path in sent.items()}
+        found = client.run_stored(stored, values, backend=backend, device=device, rows=chosen)
     for each, path in targets.items():
         array = found[each]
         if formats[each] != "npy":

@@ -18,6 +18,7 @@ from ..values import problems
 from ..values.checks import headers_of, shown, text, whole_number
 from ..values.problems import InvalidParameter, TensorpostError
 from .api_key import find_api_key
+from .held_names import HeldNames, free_field
 from .http1 import Request
 from .response import Response
 from .socket_sender import SocketSender
@@ -91,6 +92,7 @@ class Transport:
         self.runtime, self._limits, self._http_client = runtime, limits, http_client
         self._senders: dict[int, Sender] = {os.getpid(): self._new_sender()}
         self._closed = False
+        self.held = HeldNames()
 
     @property
     def sender(self) -> Sender:
@@ -153,16 +155,20 @@ class Transport:
         """
         if self._closed:
             raise RuntimeError(CLOSED)
-        fields = request.fields
-        request.fields = fields + deadline.wait_field()
+        is_open = request.target.startswith("/v2/health/")  # which asks for no key, and so knows no owner
+        fields, freed = request.fields, self.held.take() if self.held.freed and not is_open else []
+        request.fields = fields + deadline.wait_field() + free_field(freed)
         try:
             response = await self.sender.send(request, deadline)
+        except BaseException:
+            self.held.freed.extend(freed)
+            raise
         finally:
             request.fields = fields
         if 200 <= response.status < 300:
             return response
         async with response:
-            raise await response.error()
+            raise self.held.gone(await response.error())
 
     async def _ask(self, request: Request, repeat: bool, span: CallSpan | None, deadline: Deadline) -> Response:
         """`ask`, which tells the span of the call."""

@@ -21,10 +21,14 @@ The tree::
     |   |-- Forbidden                        a valid API key that does not allow this
     |   |-- NotFound                         no such path
     |   |   |-- RegionNotFound               no shared memory region of that name
-    |   |   `-- GraphNotFound                no stored graph of that name
+    |   |   |-- GraphNotFound                no stored graph of that name
+    |   |   `-- TensorNotFound               no held tensor of that name
+    |   |       `-- TensorGone               there was one, and the server has freed it
+    |   |-- TensorExists                     a held tensor has that name already
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          the request is right, but cannot be served here or now
+    |   |-- InsufficientStorage              no room for what is to stay on the server
     |   |-- TooBusy                          all requests, connections or memory are in use; try again
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
@@ -65,6 +69,7 @@ __all__ = [
     "Forbidden",
     "GraphNotFound",
     "IncompleteBody",
+    "InsufficientStorage",
     "InvalidDescriptor",
     "InvalidFrame",
     "InvalidJson",
@@ -85,7 +90,10 @@ __all__ = [
     "RegionNotFound",
     "RequestTimeout",
     "ServerFault",
+    "TensorExists",
+    "TensorGone",
     "TensorMismatch",
+    "TensorNotFound",
     "TensorpostError",
     "TooBusy",
     "Unauthenticated",
@@ -496,6 +504,27 @@ class GraphNotFound(NotFound):
     title = "There is no such stored graph"
 
 
+class TensorNotFound(NotFound):
+    """No held tensor of this name. `extra["tensor"]` is the name, and `extra["nearest"]` one that there is."""
+
+    code = "tensor-not-found"
+    title = "There is no such held tensor"
+
+
+class TensorGone(TensorNotFound):
+    """The server has freed this tensor, or has restarted. `extra["reason"]`: deleted, idle, expired or restarted."""
+
+    code = "tensor-gone"
+    title = "This held tensor is no longer there"
+
+
+class TensorExists(InvalidRequest):
+    """A held tensor has this name already, and the request did not ask to replace it."""
+
+    code = "tensor-exists"
+    title = "There is a held tensor of this name"
+
+
 class MethodNotAllowed(InvalidRequest):
     """The path exists, but not with this method."""
 
@@ -523,6 +552,13 @@ class Unavailable(TensorpostError):
 
     code = "unavailable"
     title = "Not available here or now"
+
+
+class InsufficientStorage(Unavailable):
+    """No room for a tensor that is to stay on the server. `extra` holds `limit`, `actual` and `setting`."""
+
+    code = "insufficient-storage"
+    title = "No room for what is to stay"
 
 
 class TooBusy(Unavailable):

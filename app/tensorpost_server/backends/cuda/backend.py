@@ -29,7 +29,7 @@ from ...forms import Array, BoxFunction, Lines
 from ...forms.base import Box, extents, whole_box
 from ...forms.convolutions import Convolution
 from ...planning import OutputSlice, Plan, PlanStep
-from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
+from ..base import CannotOpen, DeviceMemory, DeviceOptions, RunInput, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
@@ -112,7 +112,8 @@ class CudaBackend:
         self._lost: str | None = None
         self._lanes = threading.local()
         self._shared = SharedAllocations(cupy)
-        self._kept: dict[int, Any] = {}  # constants of stored graphs, by the identity of their memory
+        # Constants of stored graphs and held tensors, by the identity of their memory and by how they are read.
+        self._kept: dict[tuple[int, Layout], Any] = {}
         self._captured = CapturedPlans(self)
         self.cudnn = _cudnn()
         try:
@@ -194,7 +195,7 @@ class CudaBackend:
         return self._pinned.lend(size_in_bytes)
 
     def start(
-        self, plan: Plan, inputs: Sequence[RunMemory], targets: Sequence[DeviceMemory | None] | None = None
+        self, plan: Plan, inputs: Sequence[RunInput], targets: Sequence[DeviceMemory | None] | None = None
     ) -> DeviceRun | CapturedRun:
         """Begin to copy the inputs to the device; the copies may still be under way when it returns.
 
@@ -290,15 +291,19 @@ class CudaBackend:
             return arrays, uploaded if arrays else None
 
     def put_kept(self, layout: Layout, data: memoryview) -> Any:
-        """The array of a stored graph's constant: uploaded once, and freed with the graph or when memory is short."""
-        array = self._kept.get(id(data))
+        """The array of memory that stays: uploaded once, and freed with that memory or when memory is short."""
+        key = (id(data), layout)
+        array = self._kept.get(key)
         if array is None:
             ((array,), _) = self.put([layout], [data])
             with self.working(self._uploads):
                 self._uploads.synchronize()
-            self._kept[id(data)] = array
-            weakref.finalize(data, self._kept.pop, id(data), None)
+            self._kept[key] = array
+            weakref.finalize(data, self._kept.pop, key, None)
         return array
+
+    def has_copy(self, data: memoryview) -> bool:
+        return any(identity == id(data) for identity, _ in [*self._kept])
 
     @property
     def xp(self) -> Any:

@@ -24,7 +24,7 @@ from tensorpost.values.layout import Layout
 
 from ...forms import Form
 from ...planning import Plan, PlanStep
-from ..base import RunWithoutStages, plain_memory
+from ..base import RunInput, RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
 
 MOST_BYTES = 1 << 20
@@ -365,8 +365,16 @@ class CapturedPlans:
         self._counts: OrderedDict[int, tuple[weakref.ref[Plan], int]] = OrderedDict()
         self._captured: OrderedDict[int, CapturedPlan] = OrderedDict()
 
-    def start(self, plan: Plan, inputs: Sequence[RunMemory]) -> CapturedRun | None:
-        """The run of a plan that is captured, or is now; None if it is to be computed in the usual way."""
+    def start(self, plan: Plan, inputs: Sequence[RunInput]) -> CapturedRun | None:
+        """The run of a plan that is captured, or is now; None if it is to be computed in the usual way.
+
+        Args:
+            plan: the plan.
+            inputs: its inputs; only those in host memory are copied to the captured plan's own.
+        """
+        blocks = [block for block in inputs if isinstance(block, memoryview)]
+        if len(blocks) < len(inputs):
+            return None
         captured = self._captured.get(id(plan))
         if captured is None:
             if not self._is_due(plan):
@@ -383,8 +391,7 @@ class CapturedPlans:
             with self._lock:
                 if id(plan) in self._captured:
                     self._captured.move_to_end(id(plan))
-        blocks = [block for block in inputs if isinstance(block, memoryview)]
-        outputs = captured.run(blocks) if len(blocks) == len(inputs) else None
+        outputs = captured.run(blocks)
         return None if outputs is None else CapturedRun(plan, outputs)
 
     def clear(self) -> None:

@@ -33,6 +33,9 @@ from .json_web_tokens import InvalidToken, Token, TokenReader
 CALLER = "tensorpost.caller"
 """The key of the caller's name in the ASGI scope."""
 
+SCOPES = "tensorpost.scopes"
+"""The key of the scopes of the request's API key in the ASGI scope; not there where everybody may call."""
+
 QUOTA = "tensorpost.quota"
 """The key of the request's `RequestQuota` in the ASGI scope, if its key has quotas."""
 
@@ -229,7 +232,7 @@ class AccessControl:
             return receive, send
         now = time.monotonic()
         hash_, grant = self._presented(fields, now)
-        scope[CALLER] = grant.key.name
+        scope[CALLER], scope[SCOPES] = grant.key.name, grant.key.scopes
         _check(grant, scope["method"], path, now)
         grant.take_requests(1)
         quota = None if grant.bytes is grant.requests is None else RequestQuota(grant)
@@ -381,6 +384,8 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
         return "admin"
     if method in ("GET", "HEAD"):
         return None
+    if f"{path}/".startswith("/v1/tensors/"):
+        return "tensors"
     changes = method in ("PUT", "DELETE") and path.startswith("/v1/graphs")
     return "graphs" if changes or _UNLOAD.fullmatch(path) else "run"
 

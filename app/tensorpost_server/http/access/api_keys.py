@@ -33,7 +33,7 @@ KEY_PREFIX = "tp_"
 LONGEST_KEY = 128  # characters; ours have 46
 _KIND = "keys file"
 
-KeyScope = Literal["run", "admin", "graphs"]
+KeyScope = Literal["run", "admin", "graphs", "tensors"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 

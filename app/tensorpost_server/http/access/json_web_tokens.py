@@ -188,7 +188,7 @@ class TokenReader:
             value = claims.get(claim, ())
             listed: Sequence[object] = value.split() if isinstance(value, str) else value if _is_list(value) else ()
             words.update([word for word in listed if isinstance(word, str)])
-        ours: tuple[KeyScope, ...] = ("run", "admin", "graphs")
+        ours: tuple[KeyScope, ...] = ("run", "admin", "graphs", "tensors")
         return tuple([scope for scope in ours if self._prefix + scope in words])
 
 

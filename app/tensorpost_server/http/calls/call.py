@@ -21,12 +21,17 @@ from ..headers import NO_SNIFFING
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedTensor:
-    """A tensor as the head of a body announces it."""
+    """A tensor as the head of a body announces it.
+
+    Attributes:
+        is_held: whether the server holds it, and the body only refers to it.
+    """
 
     name: str
     data_type: DataType
     shape: tuple[int, ...]
     size_in_bytes: int
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +258,9 @@ class Call:
         timeout: how long it may wait until its answer begins, seconds; None for as long as it takes.
         rows: the rows of the output that are wanted, begin and end; None for all that there is.
         stored: the stored graph that is called; None if the graph came with the request.
+        held: the bytes of the last of the tensors, which the server holds; the body has no bytes of them.
+        held_tags: what tells the elements of held tensors from others.
+        is_repeatable: whether a request of the same bytes means the same; not where it refers to held tensors.
     """
 
     graph: Graph
@@ -265,3 +273,6 @@ class Call:
     timeout: float | None = None
     rows: tuple[int, int | None] | None = None
     stored: KeptGraph | None = None
+    held: Sequence[memoryview] = ()
+    held_tags: Sequence[str] = ()
+    is_repeatable: bool = True

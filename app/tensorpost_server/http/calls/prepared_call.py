@@ -51,14 +51,15 @@ class PreparedCall:
 
     Attributes:
         options: the backend and device that were asked for.
-        sizes: bytes of each tensor, in the order of the body.
-        order: the index in the body of each of the plan's inputs.
-        aligned: whether every tensor begins at a multiple of its item size, counted from the first.
+        sizes: bytes of each tensor in the body, in its order.
+        order: the index of each of the plan's inputs among the tensors in the body and the held ones after them.
+        aligned: whether every tensor in the body begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it; see `call_bytes`.
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         rows: the rows of the output that are wanted; None for the whole answer.
         stored: the stored graph that is called, if it is one.
         device_plan: how a device computes what a library computes on processors in `plan`; None if none does.
+        held_tags: what tells the elements of held tensors from others.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -74,6 +75,7 @@ class PreparedCall:
     rows: OutputRows | None = None
     stored: KeptGraph | None = None
     device_plan: Plan | None = None
+    held_tags: Sequence[str] = ()
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -134,17 +136,18 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
             )
         rows = OutputRows.of(plan.outputs[0].layout, *call.rows)
         plan = plan_of_rows(plan, rows)
-    sizes = tuple([tensor.size_in_bytes for tensor in call.tensors])
+    in_body = call.tensors[: len(call.tensors) - len(call.held)]
+    sizes = tuple([tensor.size_in_bytes for tensor in in_body])
     index_of = {tensor.name: index for index, tensor in enumerate(call.tensors)}
     order = tuple([index_of[slot.name] for slot in plan.inputs])
     starts = [*itertools.accumulate(sizes, initial=0)]
     item_sizes = [slot.layout.data_type.item_size for slot in plan.inputs]
-    aligned = all(starts[at] % item == 0 for at, item in zip(order, item_sizes, strict=True))
+    aligned = all(at >= len(sizes) or starts[at] % item == 0 for at, item in zip(order, item_sizes, strict=True))
     decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored, device_plan,
+        call.stored, device_plan, call.held_tags,
     )  # fmt: skip
 
 

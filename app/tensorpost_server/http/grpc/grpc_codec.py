@@ -115,7 +115,7 @@ class GrpcCodec:
         for tensor in message.inputs:
             parameters = _parameters(tensor.parameters)
             entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": [*tensor.shape]}
-            if "shared_memory_region" in parameters:
+            if parameters.keys() & {"shared_memory_region", "tensor"}:
                 entry["parameters"] = parameters
             elif tensor.HasField("contents"):
                 entry["content"] = _contents(tensor)

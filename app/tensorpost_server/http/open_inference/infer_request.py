@@ -15,6 +15,8 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.datatypes import DATA_TYPES, DataType
 from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation, nearest
 
+from ..wires.held_inputs import HeldReference
+
 _SOURCE = "Open Inference Protocol, inference request"
 _TYPES = {row.open_inference: row for row in DATA_TYPES if row.open_inference is not None}
 _MOST_DIMENSIONS = 64
@@ -46,6 +48,7 @@ class InferInput:
         content: its bytes, if the head of the request has them; None if it is elsewhere.
         data: its elements as JSON; None if it is elsewhere.
         region: where it lies in shared memory; None if it is elsewhere.
+        held: the held tensor that it is; None if it is elsewhere.
     """
 
     name: str
@@ -55,6 +58,7 @@ class InferInput:
     content: bytes | None = None
     data: Any = None
     region: RegionPart | None = None
+    held: HeldReference | None = None
 
     @property
     def packed_bytes(self) -> int:
@@ -177,14 +181,24 @@ def _input(entry: object, path: tuple[str | int, ...]) -> InferInput:
     if isinstance(content, bytes):  # JSON has none
         _packed_size(name, row, shape, len(content), path)
         return InferInput(name, row, shape, content=content)
-    forms = ("data" in members) + (size is not None) + (region is not None)
+    held = HeldReference.of_document(
+        {member: parameters[member] for member in ("tensor", "box") if member in parameters}, (*path, "parameters")
+    )
+    forms = ("data" in members) + (size is not None) + (region is not None) + (held is not None)
     if forms != 1:
         message = f"input {name!r} has its elements in {forms} places" if forms else f"input {name!r} has no elements"
-        refuse(path, message, None, "one of data, parameters.binary_data_size, parameters.shared_memory_region")
+        refuse(
+            path,
+            message,
+            None,
+            "one of data, and of the parameters binary_data_size, shared_memory_region and tensor",
+        )
     if region is not None:
         part = _region(parameters, region, path)
         _packed_size(name, row, shape, part.size, path)
         return InferInput(name, row, shape, region=part)
+    if held is not None:
+        return InferInput(name, row, shape, held=held._replace(sizes=shape))
     if size is not None:
         count = _whole(size, (*path, "parameters", "binary_data_size"))
         _packed_size(name, row, shape, count, path)

@@ -22,6 +22,7 @@ from ..background_threads import CallerThreads
 from ..calls.byte_strings import decode_strings, read_strings
 from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
 from ..request_body import MOST_VALUE_BYTES, RequestBody
+from ..wires.held_inputs import CallerTensors, HeldReference
 from ..wires.wire import ReadContext
 from .content_coding import Coding, decompressed
 from .cuda_region import CudaRegion
@@ -79,12 +80,15 @@ _JSON = JsonCodec()
 class InferenceWire:
     """See `Wire`."""
 
-    __slots__ = ("_codec", "_fields", "_model", "_regions", "_scope", "_slow_threads", "_used")
+    __slots__ = ("_codec", "_fields", "_model", "_regions", "_scope", "_slow_threads", "_tensors", "_used")
 
     takes_long = False
 
-    def __init__(self, model: Model, regions: SharedMemory, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
-        self._model, self._regions, self._scope, self._fields = model, regions, scope, fields
+    def __init__(
+        self, model: Model, regions: SharedMemory, tensors: CallerTensors, scope: Scope, fields: Mapping[bytes, bytes]
+    ) -> None:
+        self._model, self._regions, self._tensors = model, regions, tensors
+        self._scope, self._fields = scope, fields
         self._codec: InferenceCodec = scope.get(CODEC) or _JSON
         self._used: list[AnyRegion] = []
         self._slow_threads: CallerThreads | None = None
@@ -102,7 +106,8 @@ class InferenceWire:
         self._slow_threads = slow_threads
 
     def close(self) -> None:
-        """See `Wire.close`: the regions of shared memory."""
+        """See `Wire.close`: the regions of shared memory, and held tensors."""
+        self._tensors.close()
         for region in self._used:
             region.release()
 
@@ -210,6 +215,8 @@ class InferenceWire:
                 else:
                     large = len(block) > _INLINE_COPY_BYTES
                     await context.slow_threads.run(large, region.read_into, block, tensor.region.offset)
+            elif tensor.held is not None:
+                memory[tensor.name] = await self._held(context, tensor, tensor.held)
             elif tensor.content is not None:
                 memory[tensor.name] = memoryview(tensor.content)
         for index, tensor in enumerate(request.inputs):
@@ -221,6 +228,14 @@ class InferenceWire:
             elif tensor.data is not None:
                 memory[tensor.name] = await context.parsing.run(context.large, _elements_from_json, tensor, index)
         return on_devices | memory
+
+    async def _held(self, context: ReadContext, tensor: InferInput, reference: HeldReference) -> memoryview:
+        """The bytes of an input that is a held tensor."""
+        held = await self._tensors.read(tensor.name, reference, context)
+        if held.layout.data_type is not tensor.data_type:
+            found, said = held.layout.data_type.open_inference, tensor.data_type.open_inference
+            refuse(reference.place, f"the held tensor {reference.name[:60]!r} is {found}, and the input says {said}")
+        return held.data
 
 
 @dataclass(frozen=True, slots=True)

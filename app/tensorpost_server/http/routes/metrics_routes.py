@@ -68,12 +68,16 @@ def _state(service: Service) -> Iterator[Sample]:
         "tensorpost_buffer_pool_lent_bytes": buffers.allocated_bytes,
         "tensorpost_buffer_pool_kept_bytes": buffers.kept_bytes,
         "tensorpost_buffer_pool_reused_total": buffers.reused,
+        "tensorpost_held_tensors": service.tensors.count,
+        "tensorpost_held_tensor_bytes": service.tensors.size_in_bytes,
         "tensorpost_ready": int(service.ready),
         "tensorpost_access_lines_dropped_total": 0 if service.access_log is None else service.access_log.dropped,
         "tensorpost_traces_dropped_total": 0 if service.traces is None else service.traces.dropped,
     }
     for name, value in numbers.items():
         yield Sample(name, (), value)
+    for reason, count in service.tensors.dropped.items():
+        yield Sample("tensorpost_held_tensors_dropped_total", (reason,), count)
     yield Sample("tensorpost_build_info", (version("tensorpost"), platform.python_version()), 1)
     for state in [library.state for library in LIBRARIES]:
         yield Sample("tensorpost_library_processes", (state.name,), state.processes)

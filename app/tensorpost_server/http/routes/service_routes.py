@@ -19,6 +19,7 @@ _LIMITS = (
     "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
     "max_json_elements", "max_image_pixels", "max_output_bytes", "max_graph_nodes", "max_graph_constant_bytes",
     "max_stored_graphs", "max_stored_graph_bytes", "stored_graph_idle_seconds",
+    "max_held_tensors", "max_held_tensor_bytes", "held_tensor_idle_seconds", "held_tensor_seconds",
     "max_work", "max_seconds", "memory_bytes",
     "pool_bytes", "max_requests", "onnx_processes", "caller_share", "slow_upload_seconds", "max_connections",
     "max_connections_per_address", "grpc_idle_seconds", "slice_bytes", "slices_ahead", "head_timeout_seconds",

@@ -66,6 +66,10 @@ class CallParser(Protocol):
         """Names of tensors whose elements, not only their shapes, decide what is computed."""
         ...
 
+    def has_input(self, name: str) -> bool:
+        """Whether a parameter of this name may be an input, which is then a held tensor."""
+        ...
+
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
@@ -251,6 +255,13 @@ def npy_tensor(inputs: Sequence[CallInput], *, empty: bool) -> str | None:
         f"this body holds one tensor, and {', '.join(names)} are taken; several travel as npz, as a frame, which is a "
         "safetensors file, or as JSON"
     )
+
+
+def is_input(inputs: Sequence[CallInput], name: str) -> bool:
+    """Whether a name is that of an input, or of a tensor of an input that is an array."""
+    begin, _, number = name.rpartition("_")
+    is_numbered = number.isascii() and number.isdigit()
+    return any(each.name == (begin if each.is_array and is_numbered else name) for each in inputs)
 
 
 def numbered_names(inputs: Sequence[CallInput], count: int) -> list[str]:

@@ -31,6 +31,7 @@ from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
+    is_input,
     led_by_parameter,
     match_names,
     refuse_repeated,
@@ -72,6 +73,9 @@ class DirectmlParser:
         self._cls = served_operator(name)
         fields = self._cls.facts.fields_by_kind["input"]
         self.inputs = [CallInput(field.slot_name, field.optional, field.is_array) for field in fields]
+
+    def has_input(self, name: str) -> bool:
+        return is_input(self.inputs, name)
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
@@ -258,8 +262,14 @@ def _directml_name(tensor: AnnouncedTensor) -> str:
 
 
 def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDesc) -> None:
-    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8."""
+    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
+
+    A held tensor is a buffer of at least as many bytes.
+    """
     layout, size = described.layout, described.total_tensor_size_in_bytes
+    is_same = tensor.data_type is layout.data_type or tensor.data_type.numpy_name == "uint8"
+    if tensor.is_held and is_same and tensor.size_in_bytes >= size:
+        return  # what is there already may be read with other sizes and strides
     if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
         return
     if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):

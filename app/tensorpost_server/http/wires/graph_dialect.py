@@ -69,6 +69,9 @@ class GraphParser:
             raise _missing_graph()
         return [CallInput(name, optional=False, is_array=False) for name in input_names(self._document)]
 
+    def has_input(self, name: str) -> bool:
+        return not self.of_model and name not in ("graph", *_OPTIONS)
+
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],

@@ -16,6 +16,7 @@ from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
+    is_input,
     led_by_parameter,
     match_names,
     query_number,
@@ -45,6 +46,9 @@ class OnnxParser:
             CallInput(entry.name, entry.optional, entry.variadic, not entry.data) for entry in self._schema.inputs
         ]
         self.value_names = _value_names(name)  # here, since the package onnx may have to be asked for the versions
+
+    def has_input(self, name: str) -> bool:
+        return name in self.value_names or is_input(self.inputs, name)
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

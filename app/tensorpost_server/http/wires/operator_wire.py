@@ -22,6 +22,7 @@ from tensorpost.values.problems import (
     BodyMismatch,
     InvalidDescriptor,
     InvalidJson,
+    InvalidParameter,
     TensorMismatch,
     Violation,
 )
@@ -35,6 +36,7 @@ from ..multipart import ModelTensors, Multipart
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
     MOST_JSON_CONTAINERS,
+    CallInput,
     CallParser,
     Dialect,
     as_document,
@@ -45,6 +47,15 @@ from .call_parser import (
 )
 from .dialects import takes_long
 from .graph_dialect import GraphDialect, GraphParser, read_outputs
+from .held_inputs import (
+    MEMBER,
+    CallerTensors,
+    HeldInput,
+    HeldReference,
+    references_in_metadata,
+    references_in_query,
+)
+from .kept_answer import KeepRequest, KeptAnswer
 from .operator_answer import OperatorAnswer
 from .stored_dialect import StoredDialect
 from .wire import ReadContext
@@ -55,10 +66,18 @@ ParsedHead = TypeVar("ParsedHead")
 class OperatorWire:
     """`POST /v1/operators/{operator}` and `POST /v1/onnx/{op_type}`. See `Wire`."""
 
-    __slots__ = ("_dialect", "_operator", "_parser", "takes_long")
+    __slots__ = (
+        "_dialect", "_held", "_in_query", "_keep", "_kept", "_operator", "_parser", "_slow_threads", "_tensors",
+        "takes_long",
+    )  # fmt: skip
 
-    def __init__(self, dialect: Dialect, operator: str) -> None:
-        self._dialect, self._operator = dialect, operator
+    def __init__(self, dialect: Dialect, operator: str, tensors: CallerTensors) -> None:
+        self._dialect, self._operator, self._tensors = dialect, operator, tensors
+        self._held: list[HeldInput] = []
+        self._in_query: frozenset[str] = frozenset()
+        self._keep: KeepRequest | None = None
+        self._kept: KeptAnswer | None = None
+        self._slow_threads: CallerThreads | None = None
         self._parser: CallParser | None = dialect(operator) if isinstance(dialect, StoredDialect) else None
         self.takes_long = takes_long(dialect, operator)
 
@@ -74,27 +93,39 @@ class OperatorWire:
 
     async def open(self, slow_threads: CallerThreads) -> str | None:
         """See `Wire.open`: the parser of the operator's calls."""
+        self._slow_threads = slow_threads
         if self._parser is None:
             self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
         return self._operator if self.takes_long else None
 
     def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
-        """See `Wire.open_sinks`: every output goes into the body."""
-        return [None] * len(answer.sinks)
+        """See `Wire.open_sinks`: every output goes into the body, or all of them are kept."""
+        if not isinstance(answer, KeptAnswer):
+            return [None] * len(answer.sinks)
+        assert self._slow_threads is not None
+        self._kept = answer
+        return answer.open(self._slow_threads)
 
     def close(self) -> None:
-        """See `Wire.close`."""
+        """See `Wire.close`: held tensors."""
+        if self._kept is not None:
+            self._kept.close()
+        self._tensors.close()
 
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
         assert isinstance(format_, RequestFormat)
         assert self._parser is not None
+        if "keep=" in context.query or "=@" in context.query or "=%40" in context.query:
+            await self._read_held(context, self._parser)
         media_type, body, settings, threads = format_.request, context.body, context.settings, context.parsing
         if self.takes_long:
             threads = context.slow_threads
         if media_type is MediaType.JSON:
             text = await whole_json(body, settings, context.reserve)
             context.watch.start()
-            return await threads.run(context.large, self._of_json, text, context.query, format_)
+            sent: Any = await threads.run(context.large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+            arrays = await self._take_references(sent, context)
+            return await threads.run(context.large, self._of_json, sent, arrays, context.query, format_)
         if media_type is MediaType.MULTIPART:
             return await self._of_parts(context, format_)
         if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
@@ -103,7 +134,7 @@ class OperatorWire:
             context.reserve(min(body.length, settings.max_head_bytes))
         if media_type is MediaType.FRAME:
             return await self._of_frame(context, format_, threads)
-        name, tensors = npy_tensor(self._parser.inputs, empty=not body.length), list[AnnouncedTensor]()
+        name, tensors = self._npy_tensor(empty=not body.length), list[AnnouncedTensor]()
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
         elif format_.raw is not None:
@@ -119,7 +150,61 @@ class OperatorWire:
             await body.feed(npy, threads)
             head = _finished(npy.finish)
             tensors.append(AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes))
-        return await threads.run(context.large, self._parse, context.query, format_, tensors)
+        return await threads.run(
+            context.large, self._parse, context.query, format_, tensors, None, self._values_of_held()
+        )
+
+    # ---- held tensors ------------------------------------------------------------------------------------------------
+
+    async def _read_held(self, context: ReadContext, parser: CallParser) -> None:
+        """Find the held tensors that the query refers to, and the names that outputs are to be kept by."""
+        parameters = read_query(context.query)
+        references = references_in_query(parser, parameters)
+        self._in_query = frozenset(references)
+        self._keep = KeepRequest.of(parameters)
+        if self._keep is not None:
+            self._tensors.check_keep()
+            for name in [each for each in self._keep.names if each is not None]:
+                self._tensors.store.check_new(self._tensors.owner, name, replaces=self._keep.replaces)
+        await self._use(references, context)
+
+    async def _use(self, references: Mapping[str, HeldReference], context: ReadContext) -> None:
+        if len(references) > MOST_TENSORS:
+            raise InvalidParameter(
+                f"{len(references):,} inputs refer to held tensors; at most {MOST_TENSORS:,} tensors are read here"
+            )
+        for name, reference in references.items():
+            if any(each.name == name for each in self._held):
+                raise InvalidParameter(f"the input {name[:60]!r} refers to two held tensors; send one")
+            self._held.append(await self._tensors.read(name, reference, context))
+
+    async def _take_references(self, sent: object, context: ReadContext) -> Mapping[str, Any]:
+        """The tensors of a JSON call without those that refer to held tensors, which are found."""
+        tensors: object = cast("Mapping[str, object]", sent).get("tensors") if isinstance(sent, Mapping) else None
+        arrays: dict[str, object] = {**cast("Mapping[str, object]", tensors)} if isinstance(tensors, Mapping) else {}
+        found = {name: HeldReference.of_document(value, ("tensors", name)) for name, value in arrays.items()}
+        references = {name: reference for name, reference in found.items() if reference is not None}
+        await self._use(references, context)
+        return {name: value for name, value in arrays.items() if name not in references}
+
+    def _npy_tensor(self, *, empty: bool) -> str | None:
+        """The name of the tensor in a body of one; see `npy_tensor`. Held inputs are not in the body."""
+        return None if self._held and empty else npy_tensor(self._inputs_in_body, empty=empty)
+
+    @property
+    def _inputs_in_body(self) -> Sequence[CallInput]:
+        """The inputs that refer to no held tensor."""
+        assert self._parser is not None
+        held = {each.name for each in self._held}
+        return [each for each in self._parser.inputs if each.name not in held] if held else self._parser.inputs
+
+    def _values_of_held(self) -> dict[str, Any]:
+        """The elements of held tensors that are part of the operation."""
+        held = [each.announced for each in self._held if self._parser and each.name in self._parser.value_names]
+        for tensor in held:
+            _refuse_large_value(tensor)
+        names = {tensor.name for tensor in held}
+        return {each.name: each.layout.view(each.data) for each in self._held if each.name in names}
 
     def _parse(
         self, query: str, format_: RequestFormat, tensors: Sequence[AnnouncedTensor],
@@ -130,18 +215,34 @@ class OperatorWire:
         """The call of these tensors; see `CallParser.parse` and `Call`."""
         assert self._parser is not None
         parameters = read_query(query)
+        for name in self._in_query:
+            del parameters[name]
+        keep = KeepRequest.of(parameters)
+        if self._held:
+            known = {tensor.name for tensor in tensors}
+            if twice := [each.name for each in self._held if each.name in known]:
+                raise InvalidParameter(f"the input {twice[0]!r} is in the body, and refers to a held tensor as well")
+            tensors = [*tensors, *[each.announced for each in self._held]]
         rows = None if (text := parameters.pop("rows", None)) is None else read_rows(text)
         if isinstance(document, str) or document is None:
             document = read_document(document, self._parser.document_name)
         graph, options = self._parser.parse(parameters, tensors, document, values or {})
+        sizes = {slot.name: slot.layout.size_in_bytes for slot in graph.inputs}
+        held = [each.data if sizes.get(each.name, math.inf) >= len(each.data) else each.data[: sizes[each.name]]
+                for each in self._held]  # fmt: skip
         strings = None
         if not graph.output_names and has_strings(graph.operation):
             strings = StringCall(cast("OnnxNode", graph.operation), table or StringTable())
             memory = None if memory is None else read_strings(strings, tensors, memory)
         stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
+        answer: Answer = OperatorAnswer(format_, graph, id_, rows)
+        if keep is not None:
+            answer = KeptAnswer(graph, keep, self._tensors)
+        if memory is not None:
+            memory, held = [*memory, *held], []
         return Call(
-            graph, options, tensors, OperatorAnswer(format_, graph, id_, rows), memory, encoded, strings, rows=rows,
-            stored=stored,
+            graph, options, tensors, answer, memory, encoded, strings, rows=rows, stored=stored, held=held,
+            held_tags=[each.tag for each in self._held], is_repeatable=not self._held and keep is None,
         )  # fmt: skip
 
     # ---- the media types ---------------------------------------------------------------------------------------------
@@ -153,7 +254,8 @@ class OperatorWire:
         await body.feed(reader, threads)
         head = _finished(reader.finish)
         tensors = [AnnouncedTensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in head.tensors]
-        memory, values = None, {}
+        await self._use(references_in_metadata(head.metadata.get(MEMBER)), context)
+        memory, values = None, self._values_of_held()
         needed = [tensor for tensor in tensors if tensor.name in self._parser.value_names]
         for tensor in needed:
             _refuse_large_value(tensor)
@@ -162,7 +264,7 @@ class OperatorWire:
             ticket = context.reserve(head.body_bytes)
             memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
             await body.receive_into(memory)
-            values = self._values(tensors, memory)
+            values |= self._values(tensors, memory)
         document, id_ = head.metadata.get(self._parser.document_name), head.metadata.get("id")
         return await threads.run(
             context.large, self._parse, context.query, format_, tensors, document, values, memory, id_=id_
@@ -172,13 +274,13 @@ class OperatorWire:
         """Receive a picture or an npz archive, and parse the call from its head; only small inputs are decoded."""
         assert self._parser is not None
         body, settings, threads = context.body, context.settings, context.slow_threads
-        name = None if format_.request is MediaType.NPZ else npy_tensor(self._parser.inputs, empty=False)
+        name = None if format_.request is MediaType.NPZ else self._npy_tensor(empty=False)
         context.reserve(2 * body.length)  # as it arrives, and as what reads it holds it
         content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
         context.watch.start()
         if format_.request is MediaType.NPZ:
             encoded: Encoded = await threads.run(
-                True, Npz.read, content, settings, partial(numbered_names, self._parser.inputs)
+                True, Npz.read, content, settings, partial(numbered_names, self._inputs_in_body)
             )
         elif name is None:
             raise TensorMismatch("the operator takes no tensors, and the body is a picture; send an empty body")
@@ -188,7 +290,7 @@ class OperatorWire:
         tensors = [
             AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
         ]
-        values: dict[str, Any] = {}
+        values = self._values_of_held()
         for index, tensor in enumerate(tensors):
             if tensor.name in self._parser.value_names:
                 _refuse_large_value(tensor)
@@ -231,7 +333,7 @@ class OperatorWire:
         tensors = [
             AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
         ]
-        values: dict[str, Any] = {}
+        values = self._values_of_held()
         for index, tensor in enumerate(tensors):
             if tensor.name in parser.value_names:
                 _refuse_large_value(tensor)
@@ -242,10 +344,16 @@ class OperatorWire:
             len(tensors) > 1, self._parse, context.query, format_, tensors, document, values, encoded=encoded
         )
 
-    def _of_json(self, text: bytes, query: str, format_: RequestFormat) -> Call:
-        """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`."""
+    def _of_json(self, body: object, sent_arrays: Mapping[str, Any], query: str, format_: RequestFormat) -> Call:
+        """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
+
+        Args:
+            body: the document.
+            sent_arrays: its tensors, without those that refer to held tensors.
+            query: the query.
+            format_: the media types.
+        """
         assert self._parser is not None
-        body: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
         member = self._parser.document_name
         expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
         expected = expected.replace("op", member)
@@ -277,8 +385,7 @@ class OperatorWire:
             raise InvalidDescriptor.of(violations)
         strings = set[str]()
         arrays = {
-            name: frame.tensor_from_json(content, path=("tensors", name))
-            for name, content in cast("Mapping[str, Any]", sent).items()
+            name: frame.tensor_from_json(content, path=("tensors", name)) for name, content in sent_arrays.items()
         }
         table = StringTable()
         for name, array in arrays.items():
@@ -292,7 +399,7 @@ class OperatorWire:
         # by way of uint8, since memoryview has no bfloat16
         memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
         document = None if members.get(member) is None else as_document(members[member], member)
-        values = self._values(tensors, memory)
+        values = self._values(tensors, memory) | self._values_of_held()
         try:
             return self._parse(query, format_, tensors, document, values, memory, id_=members.get("id"), table=table)
         except InvalidDescriptor as error:

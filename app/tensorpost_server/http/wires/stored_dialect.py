@@ -13,7 +13,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
+from .call_parser import CallInput, is_input, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
@@ -45,6 +45,9 @@ class StoredParser:
         self._name = dialect.stored.name
         self.inputs: Sequence[CallInput] = self._source.call_inputs
         self.value_names = self._source.value_names
+
+    def has_input(self, name: str) -> bool:
+        return is_input(self.inputs, name)
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

@@ -1,0 +1,141 @@
+"""`tensorpost tensor put|get|list|delete`: tensors that a server holds, and `@NAME` in the place of a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ..values.problems import InvalidParameter
+from .command_options import CaCert, Cert, KeyFile, Silence, Uds, Url, client_of
+from .terminal import print_table, size_text
+
+if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from ..calls.held_tensors import HeldTensor
+    from ..client import Client
+
+tensor = typer.Typer(
+    name="tensor",
+    help="Tensors that a server holds; run, onnx and graph run take @NAME as a file.",
+    no_args_is_help=True,
+)
+
+HeldName = Annotated[str, typer.Argument(metavar="NAME", help="The tensor's name on the server.")]
+
+
+def held_named(client: Client, text: str) -> HeldTensor:
+    """The held tensor that `@mask` or `@mask[0:10,:]` means.
+
+    Raises:
+        InvalidParameter: the brackets do not end, or the tensor has no such part.
+        TensorNotFound: there is no such tensor.
+    """
+    from ..values.tensor_box import read_box
+
+    name, bracket, box = text.removeprefix("@").partition("[")
+    if not name or (bracket and not box.endswith("]")):
+        raise InvalidParameter(f"{text[:60]!r} names no held tensor; write @NAME, or @NAME[0:10,:] for a part of it")
+    held = client.tensor(name)
+    return held.part(read_box(box.removesuffix("]"))) if bracket else held
+
+
+@tensor.command(epilog="Example: tensorpost tensor put mask.npy mask")
+def put(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="The tensor: npy, safetensors or a picture.")],
+    name: HeldName,
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a held tensor of this name.")] = False,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+) -> None:
+    """Send a tensor that the server is to hold; calls then refer to it as @NAME."""
+    from .files import read_array
+
+    read = read_array(source)
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
+        held = client.put(read.array, name, replace=replace)
+    typer.echo(f"{held.name}: {held.dtype} of {_sizes(held)}, {size_text(held.nbytes)} on the server")
+
+
+@tensor.command(epilog="Example: tensorpost tensor get volume slice.npy --box :,120")
+def get(
+    name: HeldName,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write it: a file that ends in .npy.")],
+    *,
+    box: Annotated[
+        str, typer.Option(metavar="BOX", help="A part, as NumPy slices it: 0:10,:,::2 or 5. [default: all]")
+    ] = "",
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+) -> None:
+    """Read a held tensor, or a part of it, into an npy file or a picture."""
+    import numpy as np
+
+    from ..bodies.images import encode_image
+    from ..values.tensor_box import read_box
+    from .files import SAFETENSORS, ZARR, check_destination, check_picture, destination, format_of
+    from .graph_commands import picture_shape
+
+    file_format = format_of(output) or "npy"
+    if file_format in (ZARR, SAFETENSORS):
+        raise InvalidParameter("a held tensor is written as npy or as a picture; end OUT in .npy")
+    check_destination(output)
+    items = read_box(box)
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
+        array = client.get_tensor(name, items or None)
+    if file_format != "npy":
+        check_picture(array.dtype, picture_shape(array.shape), file_format)
+    with destination(output) as file:
+        if file_format == "npy":
+            np.save(file, array)
+        else:
+            file.write(encode_image(array.reshape(picture_shape(array.shape)), file_format))
+
+
+@tensor.command("list", epilog="Example: tensorpost tensor list")
+def list_tensors(
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+) -> None:
+    """List the held tensors of this key."""
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
+        rows = [
+            (each.name, str(each.dtype), _sizes(each), size_text(each.nbytes), each.device) for each in client.tensors()
+        ]
+    if not rows:
+        typer.echo("no tensor is held; tensorpost tensor put FILE NAME sends one")
+        return
+    print_table(("name", "type", "sizes", "bytes", "device"), rows)
+
+
+@tensor.command(epilog="Example: tensorpost tensor delete mask")
+def delete(
+    name: HeldName,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+) -> None:
+    """Free a held tensor."""
+    with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
+        client.delete_tensor(name)
+    typer.echo(f"{name} is deleted")
+
+
+def _sizes(held: HeldTensor) -> str:
+    return "x".join(map(str, held.shape)) or "-"

@@ -1,0 +1,129 @@
+"""Boxes of a tensor as NumPy slices them: `0:10,:,::2` as text, and where the elements of one lie.
+
+Source: NumPy, "Basic indexing"; steps are above 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from .checks import whole_number
+from .layout import Layout, last_index, packed_strides
+from .problems import InvalidParameter
+
+__all__ = ["BoxIndex", "BoxPart", "box_text", "part_of_box", "read_box"]
+
+BoxIndex: TypeAlias = "int | slice | EllipsisType | Sequence[int | slice | EllipsisType]"
+"""What stands in brackets behind an array: an index, a slice, or one of them for each axis."""
+
+_NUMBER = r"[+-]?[0-9]{1,18}"
+_ITEM = re.compile(rf"({_NUMBER})|({_NUMBER})?:({_NUMBER})?(?::({_NUMBER})?)?", re.ASCII)
+_MOST_AXES = 64
+_ADVICE = "write as NumPy does, an item for each axis: 0:10,:,::2 or 5"
+
+
+class BoxPart(NamedTuple):
+    """Where a box of a packed tensor lies.
+
+    Attributes:
+        begin: its first byte in the tensor.
+        layout: its sizes, and strides from there on; packed if its elements follow each other.
+    """
+
+    begin: int
+    layout: Layout
+
+
+def read_box(text: str) -> tuple[int | slice | EllipsisType, ...]:
+    """The items of a box.
+
+    Args:
+        text: the box, as in `0:10,:,::2`; `...` stands for all axes that are not named. Empty for the whole tensor.
+
+    Raises:
+        InvalidParameter: an item is neither an index nor a slice.
+    """
+    if not text.strip():
+        return ()
+    if text.count(",") >= _MOST_AXES:
+        raise InvalidParameter(f"box has {text.count(',') + 1:,} items; a tensor has at most {_MOST_AXES} axes")
+    items: list[int | slice | EllipsisType] = []
+    for item in [each.strip() for each in text.split(",")]:
+        found = _ITEM.fullmatch(item)
+        if item == "...":
+            items.append(...)
+        elif found is None:
+            raise InvalidParameter(f"box has {item[:40]!r}, which is no index and no slice; {_ADVICE}")
+        elif found[1] is not None:
+            items.append(int(found[1]))
+        else:
+            items.append(slice(*[None if number is None else int(number) for number in found.groups()[1:]]))
+    return tuple(items)
+
+
+def box_text(index: BoxIndex) -> str:
+    """An index of Python as text; `read_box` reads it.
+
+    Raises:
+        InvalidParameter: it has anything but whole numbers, slices and one `...`.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    return ",".join([_item_text(item) for item in cast("tuple[object, ...]", items)])
+
+
+def _item_text(item: object) -> str:
+    if item is Ellipsis:
+        return "..."
+    if isinstance(item, slice):
+        part_of = cast("Any", item)
+        ends: tuple[object, ...] = (part_of.start, part_of.stop, part_of.step)
+        parts = ["" if part is None else str(whole_number("box", part)) for part in ends]
+        return ":".join(parts if parts[2] else parts[:2])
+    return str(whole_number("box", item))
+
+
+def part_of_box(layout: Layout, items: Sequence[int | slice | EllipsisType]) -> BoxPart:
+    """Where a box lies in a packed tensor.
+
+    Args:
+        layout: the tensor's.
+        items: see `read_box`; axes that are not named are taken whole.
+
+    Raises:
+        InvalidParameter: there are more items than axes, an index outside of its axis, or a step below 1.
+    """
+    rank = len(layout.sizes)
+    named = len([item for item in items if item is not Ellipsis])
+    if named > rank or len(items) - named > 1:
+        what = "two '...'" if len(items) - named > 1 else f"{named} items"
+        raise InvalidParameter(f"box has {what}, and the tensor has {rank} axes; {_ADVICE}")
+    whole: list[int | slice | EllipsisType] = [slice(None)] * (rank - named)
+    at = next((place for place, item in enumerate(items) if item is Ellipsis), len(items))
+    begin, sizes, strides = 0, list[int](), list[int]()
+    every = cast("list[int | slice]", [*items[:at], *whole, *items[at + 1 :]])
+    for axis, (item, size, stride) in enumerate(zip(every, layout.sizes, layout.strides, strict=True)):
+        if isinstance(item, int):
+            if not -size <= item < size:
+                raise InvalidParameter(f"box has the index {item} for axis {axis}, which has {size} entries")
+            begin += (item % size) * stride
+            continue
+        if item.step is not None and item.step < 1:
+            raise InvalidParameter(f"box has the step {item.step} for axis {axis}; steps are 1 or more")
+        start, stop, step = item.indices(size)
+        count = len(range(start, stop, step))
+        begin += start * stride if count else 0
+        sizes.append(count)
+        strides.append(stride * step)
+    if 0 in sizes:
+        return BoxPart(0, Layout.row_major(layout.data_type, sizes))
+    packed = all(
+        size == 1 or own == stride for size, own, stride in zip(sizes, strides, packed_strides(sizes), strict=True)
+    )
+    if packed:
+        return BoxPart(begin * layout.data_type.item_size, Layout.row_major(layout.data_type, sizes))
+    length = (last_index(sizes, strides) + 1) * layout.data_type.item_size
+    part = Layout(layout.data_type, tuple(sizes), tuple(strides), length, packed=False)
+    return BoxPart(begin * layout.data_type.item_size, part)
