@@ -95,7 +95,7 @@ def _template(operation: Operation) -> RequestTemplate:
     )  # of a descriptor, whose class is not loaded for nodes
     found = () if facts is None else facts.fields_by_kind["input"]
     fields = {name: each for each in found for name in (each.name, each.attribute_name)}
-    return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head, fields)
+    return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head, fields=fields)
 
 
 def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
