@@ -239,8 +239,8 @@ class Settings(BaseSettings):
     stored_graph_idle_seconds: int = Field(default=86_400, ge=1)
     """Seconds that a stored graph is kept for without a call; each call renews it."""
     graphs: Path | None = None
-    """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
-    file. Read at the start, and again at SIGHUP."""
+    """Folder with graphs of the server, which every caller may call: files name.onnx (.json, .safetensors), or models
+    as Triton's repositories have them, name/1/model.onnx. Read at the start, and again at SIGHUP."""
     max_work: int = Field(default=10**12, ge=1)
     """Most elements that one request may read and add. A small tensor can require much work: an antialiased or gradient
     axis reads up to its whole input for each output."""

@@ -27,7 +27,7 @@ from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
 from .open_inference.graph_models import graph_model
-from .open_inference.models import Model, ModelCatalogue
+from .open_inference.models import VERSION, Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
@@ -81,7 +81,7 @@ class Service:
     graphs: GraphStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_statistics = ModelStatistics(self._model_of_caller)
+        self.model_statistics = ModelStatistics(self._model_of_caller, self._version_of)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property
@@ -151,8 +151,9 @@ class Service:
         """
         owner = self.owner_of(scope)
         if not self.models.has(name) and self.graphs.has(owner, name):
-            self.models.check_version(name, version)
-            return graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
+            model = graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
+            model.check_version(version)
+            return model
         return self.models.find(name, version)
 
     def model_names(self, scope: Scope) -> Sequence[str]:
@@ -166,6 +167,10 @@ class Service:
             return None, name
         owner = "" if self.access.anonymous else caller or ""
         return (owner, name) if self.graphs.has(owner, name) else None
+
+    def _version_of(self, owner: str, name: str) -> str:
+        """The version of a model of `/v2`."""
+        return str(self.graphs.version(owner, name) or VERSION)
 
     def _forget(self, graph: StoreEntry) -> None:
         """Drop the planned calls of a graph that is not kept any more; they hold its weights."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..observability.request_record import RequestRecord
-from .models import VERSION
 
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """Path of an inference: the model and the version in it, if any."""
@@ -46,12 +45,12 @@ class _Counts:
         self.nanoseconds["compute_output"] += max(0, whole - parts)
         self.last = round(record.ended * 1e3)
 
-    def to_json(self, name: str) -> dict[str, Any]:
+    def to_json(self, name: str, version: str) -> dict[str, Any]:
         served, ns = self.served, self.nanoseconds
         durations = ("success", "fail", *_STAGES, "compute_output")
         return {
             "name": name,
-            "version": VERSION,
+            "version": version,
             "last_inference": self.last,
             "inference_count": served,
             "execution_count": served,
@@ -72,10 +71,13 @@ class ModelStatistics:
     Args:
         key_of: what the counts of a caller's model are kept by: whose it is, and its name; None for a name that is
             none.
+        version_of: the version of a caller's model.
     """
 
-    def __init__(self, key_of: Callable[[str | None, str], tuple[str | None, str] | None]) -> None:
-        self._key_of = key_of
+    def __init__(
+        self, key_of: Callable[[str | None, str], tuple[str | None, str] | None], version_of: Callable[[str, str], str]
+    ) -> None:
+        self._key_of, self._version_of = key_of, version_of
         self._counts: dict[tuple[str | None, str], _Counts] = {}
 
     def observe(self, records: Sequence[RequestRecord]) -> None:
@@ -97,6 +99,11 @@ class ModelStatistics:
         """
         if name is not None:
             counts = self._counts.get((None, name)) or self._counts.get((owner, name)) or _Counts()
-            return {"model_stats": [counts.to_json(name)]}
+            return {"model_stats": [counts.to_json(name, self._version_of(owner, name))]}
         shown = {name: counts for (of, name), counts in self._counts.items() if of in (None, owner)}
-        return {"model_stats": [counts.to_json(each) for each, counts in sorted(shown.items())]}
+        return {
+            "model_stats": [
+                counts.to_json(each, self._version_of(owner, each))
+                for each, counts in sorted(shown.items(), key=lambda item: item[0])
+            ]
+        }

@@ -23,9 +23,8 @@ from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..documents import examples
-from ..headers import FRAMING, Framing, content_length, header_fields
+from ..headers import header_fields
 from ..media_types import refuse_content_encoding
-from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
 from ..wires.graph_sources import (
@@ -38,6 +37,7 @@ from ..wires.graph_sources import (
 from ..wires.graph_store import StoreEntry
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
+from .whole_body import receive_whole
 
 router = APIRouter(tags=["graphs"])
 
@@ -143,15 +143,7 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     refuse_unknown(read_query(request.url.query), [])
     caller = caller_of(request.scope)
     with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
-        framing: Framing = request.scope[FRAMING]
-        limit, pause = settings.max_body_bytes, settings.receive_timeout_seconds
-        if framing.chunked:
-            content = bytes(await receive_chunked(request.receive, limit, pause, ticket.grow))
-        else:
-            length = content_length(framing.length, limit)
-            ticket.grow(length)
-            body = RequestBody(request.receive, length, pause)
-            content = await body.whole(limit, "TENSORPOST_MAX_BODY_BYTES")
+        content = await receive_whole(request, settings, ticket)
         watch.start()
         kind = request.headers.get("content-type")
         ticket.grow(reading_bytes(content, kind, settings))
