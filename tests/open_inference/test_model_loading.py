@@ -268,7 +268,7 @@ def test_the_newest_version_of_a_folder_is_served(tmp_path: Path) -> None:
         (tmp_path / "new/1/model.onnx").unlink()
         (tmp_path / "new/1").rmdir()
         assert load(app, "new").status_code == 404
-        assert app.service.graphs.version("", "net") == 11
+        assert app.service.graphs.find("", "net").version == 11
 
 
 def test_a_broken_version_is_refused_by_path_and_changes_nothing(tmp_path: Path) -> None:

@@ -18,16 +18,17 @@ from tensorpost.values.problems import NotReady
 from ..engine import Admission, Pool, WorkerThreads
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
-from .background_threads import background_threads
+from .background_threads import CallerThreads, background_threads
 from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies, caller_of
+from .calls.call_batches import CallBatches
 from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
 from .open_inference.graph_models import graph_model
-from .open_inference.models import VERSION, Model, ModelCatalogue
+from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
@@ -79,9 +80,11 @@ class Service:
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
     graphs: GraphStore = field(init=False)
+    batches: CallBatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_statistics = ModelStatistics(self._model_of_caller, self._version_of)
+        self.model_statistics = ModelStatistics(self._model_of_caller, self._stored_of)
+        self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property
@@ -168,14 +171,15 @@ class Service:
         owner = "" if self.access.anonymous else caller or ""
         return (owner, name) if self.graphs.has(owner, name) else None
 
-    def _version_of(self, owner: str, name: str) -> str:
-        """The version of a model of `/v2`."""
-        return str(self.graphs.version(owner, name) or VERSION)
+    def _stored_of(self, owner: str, name: str) -> StoreEntry | None:
+        """The stored graph that a model of `/v2` is; None if it is none."""
+        return self.graphs.get(owner, name)
 
     def _forget(self, graph: StoreEntry) -> None:
         """Drop the planned calls of a graph that is not kept any more; they hold its weights."""
         for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
             del self.calls[key]
+        self.batches.forget(graph)
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

@@ -58,6 +58,7 @@ class PreparedCall:
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         rows: the rows of the output that are wanted; None for the whole answer.
         stored: the stored graph that is called, if it is one.
+        joins: whether it may be computed together with other calls of the stored graph; see `CallBatches`.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -72,6 +73,7 @@ class PreparedCall:
     timeout: float | None = None
     rows: OutputRows | None = None
     stored: KeptGraph | None = None
+    joins: bool = False
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -132,8 +134,18 @@ def prepare(call: Call, settings: Settings) -> PreparedCall:
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored,
+        call.stored, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
     )  # fmt: skip
+
+
+def _joins(plan: Plan, stored: KeptGraph | None) -> bool:
+    """Whether each tensor of the call has the rows of one batch, which are fewer than a batch may have."""
+    if stored is None or stored.batches is None or stored.batches.max_queue_delay_microseconds is None:
+        return False
+    if frozenset([slot.name for slot in plan.inputs]) != stored.input_names or plan.slices.has_gaps:
+        return False
+    rows = {slot.layout.sizes[0] if slot.layout.sizes else 0 for slot in (*plan.inputs, *plan.outputs)}
+    return len(rows) == 1 and 0 < min(rows) < stored.batches.max_batch_size
 
 
 def check_whole(graph: Graph, options: RunOptions) -> None:

@@ -52,13 +52,13 @@ class TensorInfo:
         """The entry of the model's metadata."""
         return {"name": self.name, "datatype": self.data_type.open_inference, "shape": list(self.shape)}
 
-    def to_config(self) -> dict[str, Any]:
-        """The entry of the model's configuration, which calls BYTES a string."""
+    def to_config(self, skipped: int = 0) -> dict[str, Any]:
+        """The entry of the model's configuration, which calls BYTES a string; without the first sizes, if so."""
         name = self.data_type.open_inference
         return {
             "name": self.name,
             "data_type": f"TYPE_{'STRING' if name == 'BYTES' else name}",
-            "dims": list(self.shape),
+            "dims": list(self.shape[skipped:]),
         }
 
 
@@ -136,15 +136,18 @@ class Model:
 
     def to_config(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
+        batches = None if self.stored is None else self.stored.stored.batches
+        most, delay = (0, None) if batches is None else (batches.max_batch_size, batches.max_queue_delay_microseconds)
         return {
             "name": self.name,
             "platform": self.platform,
             "backend": "tensorpost",
-            "max_batch_size": 0,
+            "max_batch_size": most,
             "version_policy": {"latest": {"num_versions": 1}},
-            "input": [tensor.to_config() for tensor in self.inputs],
-            "output": [tensor.to_config() for tensor in self.outputs],
+            "input": [tensor.to_config(min(most, 1)) for tensor in self.inputs],
+            "output": [tensor.to_config(min(most, 1)) for tensor in self.outputs],
             "parameters": self._parameters(),
+            **({} if delay is None else {"dynamic_batching": {"max_queue_delay_microseconds": delay}}),
         }
 
     def _parameters(self) -> dict[str, Any]:

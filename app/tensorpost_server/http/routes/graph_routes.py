@@ -35,6 +35,7 @@ from ..wires.graph_sources import (
     reading_bytes,
 )
 from ..wires.graph_store import StoreEntry
+from ..wires.model_config import BATCH_PARAMETERS, batches_from_query
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
 from .whole_body import receive_whole
@@ -140,7 +141,8 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     service = service_of(request)
     settings, fields, owner = service.settings, header_fields(request.scope["headers"]), service.owner_of(request.scope)
     refuse_content_encoding(fields)
-    refuse_unknown(read_query(request.url.query), [])
+    parameters = read_query(request.url.query)
+    refuse_unknown(parameters, [*BATCH_PARAMETERS])
     caller = caller_of(request.scope)
     with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
         content = await receive_whole(request, settings, ticket)
@@ -149,7 +151,8 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
         ticket.grow(reading_bytes(content, kind, settings))
         threads = CallerThreads(service.slow_threads, caller)
         source = await threads.run(True, read_source, content, kind, settings)
-    graph, is_new = service.graphs.put(owner, name, content, source)
+        batches = await threads.run(bool(parameters), batches_from_query, parameters, source)
+    graph, is_new = service.graphs.put(owner, name, content, source, batches=batches)
     described = await threads.run(True, _description, graph)
     return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})
 
@@ -174,6 +177,8 @@ def _description(graph: StoreEntry) -> dict[str, Any]:
 
     source = graph.source
     return _entry(graph) | {
+        "max_batch_size": 0 if graph.batches is None else graph.batches.max_batch_size,
+        "max_queue_delay_microseconds": None if graph.batches is None else graph.batches.max_queue_delay_microseconds,
         "inputs": entries([*source.inputs]),
         "outputs": entries([*source.outputs]),
         "document": source.document,

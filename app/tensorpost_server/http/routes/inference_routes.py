@@ -20,6 +20,7 @@ from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBacken
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
+from ..calls.batch_settings import BatchSettings
 from ..headers import header_fields
 from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
 from ..open_inference.load_request import LOAD_MEMORY_FACTOR, LoadRequest, read_load_request
@@ -28,7 +29,7 @@ from ..open_inference.shared_memory import RegionKind
 from ..service import service_of
 from ..wires.graph_folder import read_graph_folder
 from ..wires.graph_sources import GraphSource, read_source, reading_bytes
-from ..wires.model_config import BatchSettings, read_model_config
+from ..wires.model_config import read_model_config
 from .whole_body import receive_whole
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
@@ -141,7 +142,7 @@ async def load_model(request: Request) -> Response:
         if load.content is not None:
             ticket.grow(reading_bytes(load.content, None, settings))
             source = await threads.run(True, read_source, load.content, None, settings)
-            batches = _batches(load, name, source)
+            batches = await threads.run(load.config is not None, _batches, load, name, source)
             service.graphs.put(owner, name, load.content, source, load.version, batches)
             return Response()
         has_file = not service.models.has(name) and not service.graphs.is_of(owner, name)
@@ -153,7 +154,8 @@ async def load_model(request: Request) -> Response:
         if model.stored is None:
             raise NoBackend("the configuration of an operator cannot be changed")
         stored = model.stored.stored
-        service.graphs.configure(owner, name, _batches(load, name, stored.source, stored.version))
+        batches = await threads.run(True, _batches, load, name, stored.source, stored.version)
+        service.graphs.configure(owner, name, batches)
     return Response()
 
 

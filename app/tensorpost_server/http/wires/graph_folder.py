@@ -15,8 +15,9 @@ from pathlib import Path
 from tensorpost.values.problems import InvalidParameter, TensorpostError
 
 from ...settings import Settings
+from ..calls.batch_settings import BatchSettings
 from .graph_sources import GraphSource, read_source
-from .model_config import BatchSettings, read_model_config
+from .model_config import read_model_config
 
 GRAPH_SUFFIXES = (".json", ".onnx", ".safetensors")
 """How the names of files with graphs end."""

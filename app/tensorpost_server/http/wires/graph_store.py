@@ -11,9 +11,12 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tensorpost.descriptors import NEWEST
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
     GraphNotFound,
     InvalidParameter,
@@ -25,9 +28,9 @@ from tensorpost.values.problems import (
 
 from ...engine import Admission
 from ...settings import Settings
+from ..calls.batch_settings import BatchSettings
 from .graph_folder import FolderGraph, read_graph_folder
 from .graph_sources import GraphSource
-from .model_config import BatchSettings
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _RESERVED = ("stats",)
@@ -53,6 +56,8 @@ class StoreEntry:
         is_kept: whether it is still there; a call that was prepared with it is not repeated otherwise.
         calls: calls so far.
         model: what `/v2` says of it, once somebody has asked.
+        joined_calls: how many calls were computed together with others, or could have been.
+        batches_computed: in how many batches.
     """
 
     name: str
@@ -67,11 +72,28 @@ class StoreEntry:
     is_kept: bool = True
     calls: int = 0
     model: object = None
+    joined_calls: int = 0
+    batches_computed: int = 0
 
     @property
     def fingerprint(self) -> Hashable:
         """Equal for graphs whose calls have the same answers."""
         return self.digest, self.version, self.batches
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that each call sends."""
+        return frozenset([tensor.name for tensor in self.source.inputs])
+
+    def graph_of(self, sent: Mapping[str, Layout], outputs: Sequence[str]) -> Graph:
+        """The graph for tensors of these types and sizes; of a model, what these outputs need."""
+        wanted = outputs if self.source.kind == "onnx" else None
+        return self.source.graph(sent, {}, wanted, NEWEST, self.source.node_count)
+
+    def count_batch(self, calls: int) -> None:
+        """Take note of a batch of so many calls."""
+        self.joined_calls += calls
+        self.batches_computed += 1
 
     def use(self) -> bool:
         """Take note of a call; False if the graph is not kept any more."""
@@ -124,10 +146,9 @@ class GraphStore:
         """Whether the caller has stored a graph of this name."""
         return (owner, name) in self._graphs
 
-    def version(self, owner: str, name: str) -> int | None:
-        """The version of the graph of this name that the caller may call; None if there is none."""
-        found = self._graphs.get((owner, name)) or self._graphs.get((None, name))
-        return None if found is None else found.version
+    def get(self, owner: str, name: str) -> StoreEntry | None:
+        """The graph of this name that the caller may call; None if there is none."""
+        return self._graphs.get((owner, name)) or self._graphs.get((None, name))
 
     def listed(self, owner: str) -> Sequence[StoreEntry]:
         """The graphs that a caller may call, by name."""

@@ -7,12 +7,17 @@ unless its value is empty: Triton's own answers hold every field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from tensorpost.bodies.strict_json import read_json
+from tensorpost.descriptors import NEWEST
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter
 
+from ...planning.batch_rows import why_rows_mix
+from ..calls.batch_settings import BatchSettings
 from .call_parser import MOST_JSON_CONTAINERS
 from .graph_sources import DeclaredTensor, GraphSource
 
@@ -20,6 +25,10 @@ MOST_BATCH = 1 << 16
 """Largest `max_batch_size`."""
 MOST_DELAY_MICROSECONDS = 10_000_000
 """Longest `max_queue_delay_microseconds`."""
+
+_DELAY = "max_queue_delay_microseconds"
+BATCH_PARAMETERS = ("max_batch_size", _DELAY)
+"""Query parameters of `PUT /v1/graphs/{name}`."""
 
 _KIND_OF_PLATFORM = {"onnxruntime_onnx": "onnx", "onnx": "onnx", "tensorpost_graph": "graph"}
 _BACKENDS = ("", "onnxruntime", "tensorpost")
@@ -29,19 +38,9 @@ _READ = (
 )  # fmt: skip
 _READ_OF_TENSORS = ("name", "data_type", "dims")
 _NO_FORMAT = "FORMAT_NONE"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """How many rows the calls of a stored graph may have, and whether several calls are computed together.
-
-    Attributes:
-        max_batch_size: most rows (the first size of every input and output) of a call, and of calls joined together.
-        max_queue_delay_microseconds: how long a call waits for others at most; None if calls are not joined.
-    """
-
-    max_batch_size: int
-    max_queue_delay_microseconds: int | None = None
+_MOST_DIGITS = 9
+_TRIAL_SIZES = (224, 32, 8, 4, 1)
+_FLOAT32 = data_type("float32")
 
 
 def read_model_config(
@@ -83,7 +82,77 @@ def read_model_config(
     delay = _delay(config.get("dynamic_batching"))
     if delay is not None and not most:
         raise InvalidParameter("config.dynamic_batching needs config.max_batch_size above 0: the most rows of a batch")
-    return BatchSettings(most, delay) if most else None
+    if not most:
+        return None
+    batches = BatchSettings(most, delay)
+    check_batches(source, batches)
+    return batches
+
+
+def batches_from_query(parameters: Mapping[str, str], source: GraphSource) -> BatchSettings | None:
+    """What the query of `PUT /v1/graphs/{name}` says: `max_batch_size` joins calls, the delay is 0 by default.
+
+    Raises:
+        InvalidParameter: a number is malformed, or calls of the graph cannot be joined.
+    """
+    found: list[int] = []
+    for name, least, most in ((BATCH_PARAMETERS[0], 1, MOST_BATCH), (_DELAY, 0, MOST_DELAY_MICROSECONDS)):
+        text = parameters.get(name, "0")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
+        if name in parameters and not least <= number <= most:
+            raise InvalidParameter(
+                f"{name} is {text[:40]!r}; it must be a whole number from {least} to {most:,}",
+                extra={"parameter": name},
+            )
+        found.append(number)
+    if not found[0]:
+        if _DELAY in parameters:
+            raise InvalidParameter(
+                f"{_DELAY} needs max_batch_size, the most rows of a batch", extra={"parameter": _DELAY}
+            )
+        return None
+    batches = BatchSettings(found[0], found[1])
+    check_batches(source, batches)
+    return batches
+
+
+def check_batches(source: GraphSource, batches: BatchSettings) -> None:
+    """Refuse batches of a graph whose first sizes are not a batch's, and joined calls where rows may mix.
+
+    Raises:
+        InvalidParameter: they are refused.
+    """
+    for tensor in (*source.inputs, *source.outputs):
+        if not tensor.sizes or isinstance(tensor.sizes[0], int):
+            raise InvalidParameter(
+                f"max_batch_size needs a free first size (a name) of every input and output, and {tensor.name!r} has "
+                f"{'no sizes' if tensor.sizes is None else [*tensor.sizes]}",
+                extra={"parameter": "max_batch_size"},
+            )
+    if batches.max_queue_delay_microseconds is None:
+        return
+    if (reason := _why_not_joined(source)) is not None:
+        raise InvalidParameter(
+            f"calls cannot be joined: {reason}; leave out max_batch_size or dynamic_batching",
+            extra={"parameter": "max_batch_size"},
+        )
+
+
+def _why_not_joined(source: GraphSource) -> str | None:
+    reason: str | None = "the sizes or types of its inputs are not known"
+    for size in _TRIAL_SIZES:
+
+        def graph_of(rows: int, size: int = size) -> Graph:
+            sent: dict[str, Layout] = {}
+            for name, row, declared in source.inputs:
+                sizes = [each if isinstance(each, int) else size for each in (declared or ())[1:]]
+                sent[name] = Layout.row_major(row or _FLOAT32, (rows, *sizes))
+            return source.graph(sent, {}, None, NEWEST, source.node_count)
+
+        reason = why_rows_mix(graph_of)
+        if reason is None:
+            return None
+    return reason
 
 
 def _mistake(member: str, value: object, expected: str) -> InvalidParameter:
@@ -149,9 +218,14 @@ def _check_tensors(member: str, given: object, tensors: Sequence[DeclaredTensor]
         dims: object = tensor_config.get("dims")
         if dims is not None and tensor.sizes is not None:
             sizes = [size if isinstance(size, int) else -1 for size in tensor.sizes][skipped:]
-            if [_whole(size) for size in cast("list[Any]", dims if isinstance(dims, list) else [])] != sizes:
+            if _sizes(dims) != sizes:
                 without = ", without the first size, which is the batch's" if skipped else ""
                 raise _mistake(f"{path}.dims", dims, f"{sizes}, as the model has them{without}")
+
+
+def _sizes(dims: object) -> list[int | None] | None:
+    """The sizes of a tensor; None for what is no array."""
+    return [_whole(size) for size in cast("list[Any]", dims)] if isinstance(dims, list) else None
 
 
 def _delay(batching: object) -> int | None:
@@ -161,8 +235,8 @@ def _delay(batching: object) -> int | None:
     if not isinstance(batching, Mapping):
         raise _mistake("dynamic_batching", batching, 'an object, as {"max_queue_delay_microseconds": 500}')
     found = cast("Mapping[str, Any]", batching)
-    _refuse_others(found, ("max_queue_delay_microseconds",), "config.dynamic_batching")
-    delay = _whole(found.get("max_queue_delay_microseconds") or 0)
+    _refuse_others(found, (_DELAY,), "config.dynamic_batching")
+    delay = _whole(found.get(_DELAY) or 0)
     if delay is None or not 0 <= delay <= MOST_DELAY_MICROSECONDS:
         expected = f"a whole number from 0 to {MOST_DELAY_MICROSECONDS:,}"
         raise _mistake("dynamic_batching.max_queue_delay_microseconds", delay, expected)
