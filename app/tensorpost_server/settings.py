@@ -226,7 +226,7 @@ class Settings(BaseSettings):
     max_output_bytes: int = Field(default=16 * _GIB, ge=1)
     """Largest output, bytes. Outputs are streamed, so this limits time and network traffic, not memory. 16 GiB is the
     largest FLOAT32 tensor that DirectML allows."""
-    max_graph_nodes: int = Field(default=256, ge=1, le=100_000)
+    max_graph_nodes: int = Field(default=1024, ge=1, le=100_000)
     """Most nodes that a graph may have. Reading and planning take up to 0.7 ms of a core for each."""
     max_graph_constant_bytes: int = Field(default=16 * _MIB, ge=0)
     """Most bytes of all constants of a graph. Each request contains them, as text that max_json_bytes, max_head_bytes

@@ -129,6 +129,29 @@ def test_without_a_name_the_digest_is_the_name(app: AppClient) -> None:
     np.testing.assert_array_equal(result(call(app, said["name"])), -X)
 
 
+def test_sizes_that_exporters_write_for_free_ones_are_free(app: AppClient) -> None:
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n, h, w] x) => (float[n, h, w] y) { y = Neg(x) }"""
+    model = onnx.parser.parse_model(text)
+    for value in (*model.graph.input, *model.graph.output):  # as Paddle2ONNX writes them
+        first, *others = value.type.tensor_type.shape.dim
+        first.dim_value = -1
+        for size in others:
+            size.dim_param = "?"
+    said = store(app, "model", model.SerializeToString(), {"content-type": "application/onnx"}).json()
+    assert said["inputs"] == [{"name": "x", "data_type": "float32", "sizes": [None, None, None]}]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.testing.assert_array_equal(result(call(app, "model", x)), -x)
+    assert app.get("/v2/models/model").json()["inputs"][0]["shape"] == [-1, -1, -1]
+
+
+def test_a_model_above_the_limit_of_nodes_names_the_setting() -> None:
+    with http_app(backend="numpy", max_graph_nodes=1) as app:
+        problem = assert_problem(store(app, "scale", SCALE), 422, "invalid-descriptor")
+        assert "TENSORPOST_MAX_GRAPH_NODES" in problem["detail"]
+
+
 def test_an_onnx_model_keeps_its_weights(app: AppClient) -> None:
     onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
     text = """<ir_version: 8, opset_import: ["": 17]>
