@@ -94,8 +94,8 @@ class _CallQueue:
     """The calls that can be joined.
 
     Attributes:
-        waiting: those that wait for a batch.
-        computed: those of the batch that is computed.
+        waiting: the calls that wait for a batch.
+        computed: the calls of the batch that is computed.
         task: computes it.
         timer: begins the next batch; None if that was not asked for.
         plans: plans of batches by their rows.

@@ -57,7 +57,7 @@ class StoreEntry:
         calls: calls so far.
         model: what `/v2` says of it, once somebody has asked.
         joined_calls: how many calls were computed together with others, or could have been.
-        batches_computed: in how many batches.
+        batches_computed: how many batches of them were computed.
     """
 
     name: str

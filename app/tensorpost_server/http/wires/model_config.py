@@ -194,7 +194,7 @@ def _check_tensors(member: str, given: object, tensors: Sequence[DeclaredTensor]
     Args:
         member: `input` or `output`.
         given: the tensors of the configuration.
-        tensors: those of the model.
+        tensors: the inputs or the outputs of the model.
         skipped: leading sizes that the configuration leaves out.
     """
     if not given:
