@@ -109,6 +109,25 @@ def test_a_model_is_opened_run_on_the_picture_and_copied(server: str, browser: A
         assert not page.is_visible("#model")
 
 
+def test_sides_that_the_model_leaves_open_are_chosen(server: str, browser: Any) -> None:
+    free = """free (float[n, h, w, 1] x) => (float[n, h, w, 1] y) { y = Neg(x) }"""
+    with opened(browser, server) as page:
+        open_model(page, model(free))
+        shape = downloaded(page, "[aria-label='Save x as npy']").shape
+        assert shape[0] == shape[3] == 1
+        assert {side % 32 for side in shape[1:3]} == {0}
+        sides = "[aria-label='Rows and columns of the picture for x']"
+        changed(page, lambda: (page.fill(sides, "40, 60"), page.press(sides, "Tab")))
+        x, y = (downloaded(page, f"[aria-label='Save {name} as npy']") for name in "xy")
+        assert x.shape == (1, 40, 60, 1)
+        np.testing.assert_array_equal(y, -x)
+        grey = np.tensordot(photograph((60, 40)), [0.299, 0.587, 0.114], axes=(0, 0))
+        np.testing.assert_allclose(x[0, ..., 0], grey, atol=0.15)
+        page.fill(sides, "40")
+        page.press(sides, "Tab")
+        page.wait_for_selector("#model-error:has-text('two whole numbers')")
+
+
 def test_inputs_are_numbers_files_and_what_does_not_fit_is_said(server: str, browser: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32).reshape(2, 4))
     np.save(tmp_path / "wrong.npy", np.arange(8, dtype=np.float32))

@@ -3,7 +3,7 @@
 import { absolute, hasKey, run, storeModel } from "./api.js";
 import { element, select } from "./forms.js";
 import { readFrame, writeFrame } from "./frame.js";
-import { SCALES, filled, misfit, pictureFor, pictureLayout, sizesText } from "./model_inputs.js";
+import { SCALES, filled, misfit, pictureFor, pictureLayout, sidesFor, sizesText } from "./model_inputs.js";
 import { readNpy, writeNpy } from "./npy.js";
 import { bytesText, elementCount, shapeText } from "./tensor.js";
 import { View, Viewer, formatNumber } from "./viewer.js";
@@ -60,9 +60,9 @@ export class ModelCard {
     if (!this.#model) return;
     let free = true; // the first input that the page's own fits gets it
     for (const input of this.#model.said.inputs) {
-      const fits = this.#fromPage(input) !== null, before = this.#chosen[input.name];
+      const fits = this.#fitsPage(input), before = this.#chosen[input.name];
       if (!before || before.how === "number" || (before.how === "page" && !fits))
-        this.#chosen[input.name] = { scale: "unit", number: "0", sizes: "", file: null, ...before, how: fits && free ? "page" : "number" };
+        this.#chosen[input.name] = { scale: "unit", sides: "", number: "0", sizes: "", file: null, ...before, how: fits && free ? "page" : "number" };
       free &&= this.#chosen[input.name].how !== "page";
     }
     this.#drawInputs();
@@ -92,9 +92,14 @@ export class ModelCard {
 
   /** The page's input as this one wants it; null if it cannot be. */
   #fromPage(input) {
-    const { pixels, tensor } = this.page.source() ?? {}, scale = this.#chosen[input.name]?.scale ?? "unit";
-    if (pixels) return pictureLayout(input) && pictureFor(input, pixels, scale);
+    const { pixels, tensor } = this.page.source() ?? {}, { scale = "unit", sides = "" } = this.#chosen[input.name] ?? {};
+    if (pixels) return pictureLayout(input) && pictureFor(input, pixels, scale, sides);
     return tensor && !misfit(input, tensor) ? tensor : null;
+  }
+
+  #fitsPage(input) {
+    const { pixels, tensor } = this.page.source() ?? {};
+    return Boolean(pixels ? pictureLayout(input) : tensor && !misfit(input, tensor));
   }
 
   #tensor(input) {
@@ -123,6 +128,11 @@ export class ModelCard {
       const scale = select(Object.entries(SCALES).map(([key, { text }]) => [key, text]), chosen.scale, (key) => { chosen.scale = key; redraw(); });
       scale.setAttribute("aria-label", `Range of the picture for ${input.name}`);
       more.push(scale);
+    }
+    const layout = pictureLayout(input);
+    if (chosen.how === "page" && isPicture && layout && (layout.height === null || layout.width === null)) {
+      const usual = sidesFor(layout, this.page.source().pixels, "").join(", ");
+      more.push(element("input", { value: chosen.sides, placeholder: usual, size: "10", "aria-label": `Rows and columns of the picture for ${input.name}`, onchange: ({ target }) => { chosen.sides = target.value; this.run(); } }));
     }
     if (chosen.how === "file")
       more.push(element("input", { type: "file", accept: ".npy", "aria-label": `File for ${input.name}`, onchange: ({ target }) => this.#readFile(input, target.files[0]) }));

@@ -4,6 +4,7 @@ import { DATA_TYPES, elementCount, shapeText, tensor, tensorOf } from "./tensor.
 
 const FLOATS = ["float32", "float16", "float64"];
 const LARGEST_FREE_SIDE = 512; // of a picture whose size the model leaves open
+const FREE_STEP = 32; // many networks halve a picture five times, and join what they halved with what was before
 
 /** How the bytes of a picture become numbers: a factor and a summand for each channel. */
 const MEAN = [0.485, 0.456, 0.406], DEVIATION = [0.229, 0.224, 0.225];
@@ -32,12 +33,25 @@ export function pictureLayout({ data_type: type, sizes }) {
   return { first: false, channels: c, height: a, width: b };
 }
 
-/** The picture as the input wants it: resampled by the browser, grey where there is one channel. */
-export function pictureFor(input, pixels, scale) {
-  const layout = pictureLayout(input), { first, channels } = layout, type = input.data_type ?? "float32";
+/** Rows and columns of a picture for an input: the model's, or where it leaves them open those of the text, or the picture's. */
+export function sidesFor({ height, width }, pixels, text) {
+  const given = text.split(/[,x×]/).map(Number);
+  if (text.trim() && !(given.length === 2 && given.every((side) => Number.isInteger(side) && side > 0)))
+    throw new Error("Rows and columns of the picture must be two whole numbers, as in 320, 480.");
   const reduced = Math.min(1, LARGEST_FREE_SIDE / Math.max(pixels.width, pixels.height));
-  const height = layout.height ?? Math.max(1, Math.round(pixels.height * reduced));
-  const width = layout.width ?? Math.max(1, Math.round(pixels.width * reduced));
+  const free = (side) => Math.max(FREE_STEP, FREE_STEP * Math.round((side * reduced) / FREE_STEP));
+  const [rows, columns] = text.trim() ? given : [free(pixels.height), free(pixels.width)];
+  return [height ?? rows, width ?? columns];
+}
+
+/**
+ * The picture as the input wants it: resampled by the browser, grey where there is one channel.
+ *
+ * @param {string} sides see `sidesFor`
+ */
+export function pictureFor(input, pixels, scale, sides) {
+  const layout = pictureLayout(input), { first, channels } = layout, type = input.data_type ?? "float32";
+  const [height, width] = sidesFor(layout, pixels, sides);
   const { data } = resampled(pixels, width, height), count = width * height, numbers = new Float64Array(channels * count);
   const convert = type === "uint8" ? SCALES.byte.of : SCALES[scale].of;
   for (let pixel = 0; pixel < count; pixel++)
