@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
+import struct
 from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -156,6 +159,24 @@ def test_deadlines_and_callers_that_leave_do_not_hurt_others(app: AppClient) -> 
     assert batches(app, "product") == (4, 1)
     eventually(lambda: app.service.admission.requests_in_flight == 0, "the memory is released")
     assert app.service.admission.bytes_in_flight == app.service.graphs.find("", "product").size_in_bytes
+
+
+def test_a_caller_that_closes_its_connection_leaves_the_batch() -> None:
+    query = "max_batch_size=4&max_queue_delay_microseconds=10000000"
+    with serving(backend="numpy") as server:
+        connections = [HTTPConnection(server.host, server.port) for _ in range(2)]
+        connections[0].request("PUT", f"/v1/graphs/product?{query}", weighted(PRODUCT, w=W))
+        assert connections[0].getresponse().read()
+        for connection in connections:
+            connection.request("POST", "/v1/graphs/product", npy(rows()), {**NPY, **NPZ})
+        admission = server.service.admission
+        eventually(lambda: admission.requests_in_flight == 2, "both calls wait")
+        for left, connection in zip((1, 0), connections, strict=True):
+            assert connection.sock is not None
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # sends a reset
+            connection.close()
+            eventually(lambda left=left: admission.requests_in_flight == left, "the call has ended")
+        assert server.service.graphs.find("", "product").batches_computed == 0
 
 
 def test_a_full_batch_does_not_wait(app: AppClient) -> None:
