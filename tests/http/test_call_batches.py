@@ -19,9 +19,8 @@ import pytest
 from tests.support.http_app import JSON, NPY, AppClient, assert_problem, eventually, frame_bytes, http_app, serving
 
 from tensorpost import Client
-from tensorpost_server.engine import Admission
-from tensorpost_server.http.background_threads import CallerThreads
-from tensorpost_server.http.calls.call_batches import CallBatches
+from tensorpost.problems import TooBusy
+from tensorpost_server.engine import Ticket
 
 SIDE = 512  # so that a call is not computed at once by the event loop
 RNG = np.random.default_rng(7)
@@ -161,6 +160,30 @@ def test_deadlines_and_callers_that_leave_do_not_hurt_others(app: AppClient) -> 
     assert app.service.admission.bytes_in_flight == app.service.graphs.find("", "product").size_in_bytes
 
 
+def test_a_call_that_leaves_while_its_batch_is_computed(app: AppClient) -> None:
+    query = "max_batch_size=16&max_queue_delay_microseconds=100000"
+    assert store(app, "product", weighted(PRODUCT, w=W), query).status_code == 201
+    admission, batcher = app.service.admission, app.service.batches
+
+    async def calls() -> list[Any]:
+        tensors = [rows() for _ in range(4)]
+        kept = [asyncio.ensure_future(post(app, "product", x, **NPZ)) for x in tensors]
+        gone = [asyncio.ensure_future(post(app, "product", rows(), **NPZ)) for _ in range(2)]
+        while not batcher.computed_calls:
+            await asyncio.sleep(0)
+        assert batcher.computed_calls == 6
+        for each in gone:
+            each.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        return [*zip(tensors, await asyncio.gather(*kept), strict=True)]
+
+    for x, answer in app.run(calls()):
+        np.testing.assert_array_equal(tensor_of(answer, "p"), x @ W)
+    assert batches(app, "product") == (6, 1)
+    eventually(lambda: admission.requests_in_flight == 0, "all calls have ended")
+    assert admission.bytes_in_flight == app.service.graphs.find("", "product").size_in_bytes
+
+
 def test_a_caller_that_closes_its_connection_leaves_the_batch() -> None:
     query = "max_batch_size=4&max_queue_delay_microseconds=10000000"
     with serving(backend="numpy") as server:
@@ -202,19 +225,34 @@ def test_calls_that_wait_for_a_deleted_graph_are_answered(app: AppClient) -> Non
     np.testing.assert_array_equal(tensor_of(app.run(calls()), "p"), x @ W)
 
 
-def test_without_memory_for_a_batch_each_call_is_computed_alone() -> None:
+def test_without_memory_for_a_batch_each_call_is_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with http_app(backend="numpy") as app:
         query = "max_batch_size=64&max_queue_delay_microseconds=20000"
         assert store(app, "product", weighted(PRODUCT, w=W), query).status_code == 201
-        app.service.batches = CallBatches(
-            app.service.settings, Admission(1, 1, 1), CallerThreads(app.service.parsing, "")
-        )
         tensors = [rows(8) for _ in range(6)]
+        together(app, [post(app, "product", x, **NPZ) for x in tensors[:1]])  # a plan is made
+        kept, grown = batches(app, "product"), Ticket.grow
+
+        def grow(ticket: Ticket, size_in_bytes: int) -> None:
+            if size_in_bytes == 3 * tensors[0].nbytes:  # what a call's rows take in a batch: one input, two outputs
+                raise TooBusy("no memory")
+            grown(ticket, size_in_bytes)
+
+        monkeypatch.setattr(Ticket, "grow", grow)
         answers = together(app, [post(app, "product", x, **NPZ) for x in tensors])
         for x, answer in zip(tensors, answers, strict=True):
             np.testing.assert_array_equal(tensor_of(answer, "p"), x @ W)
-        assert batches(app, "product") == (0, 0)
+        assert batches(app, "product") == kept
         assert app.service.admission.requests_in_flight == 0
+
+
+def test_calls_are_joined_when_no_more_requests_are_admitted() -> None:
+    with http_app(backend="numpy", max_requests=8, caller_share=1) as app:
+        query = "max_batch_size=8&max_queue_delay_microseconds=20000"
+        assert store(app, "product", weighted(PRODUCT, w=W), query).status_code == 201
+        answers = together(app, [post(app, "product", rows(), **NPZ) for _ in range(8)])
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert batches(app, "product") == (8, 1)
 
 
 def test_inputs_of_other_sizes_are_other_batches(app: AppClient) -> None:

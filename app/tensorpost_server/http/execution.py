@@ -463,7 +463,7 @@ class Execution:
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
     ) -> AsyncGenerator[memoryview]:
         """The outputs' bytes, computed together with other calls."""
-        part = await self._service.batches.run(prepared, worker, inputs, self._caller)
+        part = await self._service.batches.run(prepared, worker, inputs, self._caller, self.reserve)
         if part is None:
             self.reserve(worker.backend.held_bytes(prepared.plan))
             async with aclosing(self._run_alone(prepared, worker, inputs)) as slices:
@@ -471,11 +471,8 @@ class Execution:
                     yield block
             return
         self._observation.steps = part.steps
-        try:
-            for block in part.pieces(self.settings.slice_bytes):
-                yield block
-        finally:
-            part.release()
+        for block in part.pieces(self.settings.slice_bytes):
+            yield block
 
     async def _without_limit(self, slices: AsyncGenerator[memoryview]) -> AsyncGenerator[memoryview]:
         """The slices; with the first one the call's wait is over."""

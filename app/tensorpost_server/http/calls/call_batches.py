@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tensorpost.values.layout import Layout
+from tensorpost.values.problems import TensorpostError
 
-from ...engine import Admission, StepTimes, Ticket, Worker
+from ...engine import Admission, StepTimes, Worker
 from ...planning import Plan, make_plan
 from ...settings import Settings
 from ..background_threads import CallerThreads
@@ -31,41 +32,22 @@ _LONG_BYTES = 1 << 20  # of inputs, which take long to join
 _log = logging.getLogger(__name__)
 
 
-class JoinedPart:
+class JoinedPart(NamedTuple):
     """The outputs of one call of a batch.
 
     Attributes:
+        blocks: the bytes of each output.
         steps: the times of the batch's steps.
     """
 
-    def __init__(self, blocks: Sequence[memoryview], batch: _JoinedOutputs, steps: StepTimes) -> None:
-        self._blocks, self._batch, self.steps = blocks, batch, steps
+    blocks: Sequence[memoryview]
+    steps: StepTimes
 
     def pieces(self, size_in_bytes: int) -> Iterator[memoryview]:
         """The bytes of the outputs in order, in pieces of at most this size."""
-        for block in self._blocks:
+        for block in self.blocks:
             for at in range(0, len(block), size_in_bytes):
                 yield block[at : at + size_in_bytes]
-
-    def release(self) -> None:
-        """Release the memory; a second call does nothing."""
-        batch, self._batch = self._batch, _NO_OUTPUTS
-        batch.leave()
-
-
-class _JoinedOutputs:
-    """The memory of a batch, until its last call has ended."""
-
-    def __init__(self, ticket: Ticket | None, calls: int) -> None:
-        self._ticket, self._calls = ticket, calls
-
-    def leave(self) -> None:
-        self._calls -= 1
-        if not self._calls and self._ticket is not None:
-            self._ticket.release()
-
-
-_NO_OUTPUTS = _JoinedOutputs(None, 0)
 
 
 class _QueueKey(NamedTuple):
@@ -79,13 +61,22 @@ class _QueueKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _WaitingCall:
-    """A call that waits for its outputs: a part of a batch, or None to be computed alone."""
+    """A call that waits for its outputs.
+
+    Attributes:
+        since: when it came, by the event loop's clock.
+        reserve: reserves memory for it.
+        reserved: bytes that were reserved for its part of a batch.
+        answer: its outputs; None if it is to be computed alone.
+    """
 
     prepared: PreparedCall
     inputs: Sequence[memoryview]
     rows: int
     caller: str
     since: float
+    reserve: Callable[[int], object]
+    reserved: int
     answer: asyncio.Future[JoinedPart | None]
 
 
@@ -97,6 +88,7 @@ class _CallQueue:
         waiting: the calls that wait for a batch.
         computed: the calls of the batch that is computed.
         task: computes it.
+        lent_bytes: bytes of calls that left the batch while it is computed, whose memory it uses to its end.
         timer: begins the next batch; None if that was not asked for.
         plans: plans of batches by their rows.
     """
@@ -104,6 +96,7 @@ class _CallQueue:
     key: _QueueKey
     waiting: list[_WaitingCall] = field(default_factory=list[_WaitingCall])
     computed: Sequence[_WaitingCall] = ()
+    lent_bytes: int = 0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     plans: BoundedCache[int, Plan] = field(default_factory=lambda: BoundedCache[int, Plan](_MOST_PLANS))
@@ -122,9 +115,15 @@ class CallBatches:
         self._settings, self._admission, self._threads = settings, admission, threads
         self._queues: dict[_QueueKey, _CallQueue] = {}
 
+    @property
+    def computed_calls(self) -> int:
+        """How many calls the batches have that are computed now."""
+        return sum([len(queue.computed) for queue in self._queues.values()])
+
     async def run(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview], caller: str
-    ) -> JoinedPart | None:
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview], caller: str,
+        reserve: Callable[[int], object],
+    ) -> JoinedPart | None:  # fmt: skip
         """Compute a call with others that wait. If it is cancelled, the others go on.
 
         Args:
@@ -132,27 +131,30 @@ class CallBatches:
             worker: the worker that it was given to.
             inputs: its tensors, in the order of the plan's inputs.
             caller: whose call it is.
+            reserve: reserves memory for the call, bytes.
 
         Returns:
             Its outputs; None if it is to be computed alone.
         """
         stored, plan = prepared.stored, prepared.plan
         assert stored is not None
-        rows = plan.inputs[0].layout.sizes[0]
+        rows, reserved = plan.inputs[0].layout.sizes[0], plan.input_bytes + plan.output_bytes
+        try:
+            reserve(reserved)  # for its rows of the joined tensors
+        except TensorpostError:
+            return None
         queue = self._queue(_QueueKey(
             stored, worker,
             tuple([(each.name, each.layout.data_type.numpy_name, each.layout.sizes[1:]) for each in plan.inputs]),
             tuple([each.name for each in plan.outputs]),
         ))  # fmt: skip
         loop = asyncio.get_running_loop()
-        call = _WaitingCall(prepared, inputs, rows, caller, loop.time(), loop.create_future())
+        call = _WaitingCall(prepared, inputs, rows, caller, loop.time(), reserve, reserved, loop.create_future())
         queue.waiting.append(call)
         self._go_on(queue)
         try:
             return await call.answer
         except asyncio.CancelledError:
-            if not call.answer.cancelled() and (part := call.answer.result()) is not None:
-                part.release()  # it was there already
             self._leave(queue, call)
             raise
 
@@ -211,59 +213,69 @@ class CallBatches:
         """Take note that a call does not want its outputs any more."""
         if call in queue.waiting:
             queue.waiting.remove(call)
-        elif queue.task is not None and all(each.answer.done() for each in queue.computed):
-            queue.task.cancel()
+        elif queue.task is not None and call in queue.computed:
+            self._admission.lend(call.reserved)
+            queue.lent_bytes += call.reserved
+            if all(each.answer.done() for each in queue.computed):
+                queue.task.cancel()
 
     # ---- a batch -----------------------------------------------------------------------------------------------------
 
     async def _compute(self, queue: _CallQueue, calls: Sequence[_WaitingCall]) -> None:
         """Compute a batch, and answer its calls."""
         try:
-            parts = await self._parts(queue, calls)
-            for call, part in zip(calls, parts, strict=True):
-                if not _answer(call, part):
-                    part.release()
+            for call, part in zip(calls, await self._parts(queue, calls), strict=True):
+                _answer(call, part)
         except Exception as error:  # noqa: BLE001 # whatever it is, each call meets it again if it is its own
             _log.info("a batch of %d calls is computed call by call: %r", len(calls), error)
         finally:
             for call in calls:
                 _answer(call, None)
-            queue.task, queue.computed = None, ()
+            self._admission.return_lent(queue.lent_bytes)
+            queue.task, queue.computed, queue.lent_bytes = None, (), 0
             self._go_on(queue)
 
     async def _parts(self, queue: _CallQueue, calls: Sequence[_WaitingCall]) -> list[JoinedPart]:
-        worker, first = queue.key.worker, calls[0]
+        """The outputs of each call of a batch.
+
+        Raises:
+            TensorpostError: one of the calls is wrong, or there is no memory for all of them together.
+        """
+        worker, first, buffers = queue.key.worker, calls[0], self._admission.buffers
         stored = first.prepared.stored
         assert stored is not None
-        rows = sum([call.rows for call in calls])
-        plan = first.prepared.plan if len(calls) == 1 else await self._plan(queue, first.prepared, stored, rows)
+        plan = first.prepared.plan if len(calls) == 1 else await self._plan(queue, calls, stored)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
-        copied = plan.input_bytes if len(calls) > 1 else 0
-        held = worker.backend.held_bytes(plan)
-        ticket = self._admission.admit(copied + held + plan.output_bytes, first.caller)
-        try:
-            inputs = first.inputs
-            if len(calls) > 1:
-                memory = [ticket.memory(slot.layout.size_in_bytes, worker.backend.host_memory) for slot in plan.inputs]
-                await self._threads.run(copied > _LONG_BYTES, _join, memory, [call.inputs for call in calls])
-                inputs = memory
-            steps = StepTimes(plan)
-            whole, at = ticket.memory(plan.output_bytes), 0
-            async with aclosing(worker.run(plan, inputs, caller=first.caller, steps=steps)) as slices:
-                async for block in slices:
-                    whole[at : at + len(block)] = block
-                    at += len(block)
-            stored.count_batch(len(calls))
-        except BaseException:
-            ticket.release()
-            raise
-        outputs = _JoinedOutputs(ticket, len(calls))
-        return [JoinedPart(blocks, outputs, steps) for blocks in _split(whole, plan, [call.rows for call in calls])]
+        held, payer = worker.backend.held_bytes(plan), next(call for call in calls if not call.answer.done())
+        payer.reserve(held)
+        payer.reserved += held
+        inputs = first.inputs
+        if len(calls) > 1:
+            joined = [
+                worker.backend.host_memory(slot.layout.size_in_bytes) or buffers.allocate(slot.layout.size_in_bytes)
+                for slot in plan.inputs
+            ]
+            await self._threads.run(
+                plan.input_bytes > _LONG_BYTES, _join, joined, [call.inputs for call in calls]
+            )  # fmt: skip
+            inputs = joined
+        steps = StepTimes(plan)
+        outputs = [
+            [buffers.allocate(slot.layout.size_in_bytes) for slot in call.prepared.plan.outputs] for call in calls
+        ]
+        target = _in_order([blocks[place] for place in range(len(plan.outputs)) for blocks in outputs])
+        next(target)
+        async with aclosing(worker.run(plan, inputs, caller=first.caller, steps=steps)) as slices:
+            async for block in slices:
+                target.send(block)
+        stored.count_batch(len(calls))
+        return [JoinedPart(blocks, steps) for blocks in outputs]
 
-    async def _plan(self, queue: _CallQueue, prepared: PreparedCall, stored: KeptGraph, rows: int) -> Plan:
+    async def _plan(self, queue: _CallQueue, calls: Sequence[_WaitingCall], stored: KeptGraph) -> Plan:
+        rows = sum([call.rows for call in calls])
         plan = queue.plans.get(rows)
         if plan is None:
-            slots = prepared.plan.inputs
+            slots = calls[0].prepared.plan.inputs
             sent = {slot.name: _with_rows(slot.layout, rows) for slot in slots}
 
             def make() -> Plan:
@@ -297,16 +309,20 @@ def _join(targets: Sequence[memoryview], tensors: Sequence[Sequence[memoryview]]
             at += len(part)
 
 
-def _split(whole: memoryview, plan: Plan, rows: Sequence[int]) -> Iterator[list[memoryview]]:
-    """The outputs of each call, of so many rows."""
-    joined, first = sum(rows), 0
-    for count in rows:
-        blocks: list[memoryview] = []
-        begin = 0
-        for slot in plan.outputs:
-            size = slot.layout.size_in_bytes
-            row = size // joined
-            blocks.append(whole[begin + first * row : begin + (first + count) * row])
-            begin += size
-        first += count
-        yield blocks
+def _in_order(targets: Sequence[memoryview]) -> Generator[None, memoryview]:
+    """Takes the bytes of the outputs of a batch as they come, and copies them to the calls that they are of.
+
+    Args:
+        targets: memory for each call's rows, in the order of the bytes: all rows of the first output, then the next.
+    """
+    block = yield
+    for target in targets:
+        at = 0
+        while at < len(target):
+            if not block:
+                block = yield
+            part = block[: len(target) - at]
+            target[at : at + len(part)] = part
+            at, block = at + len(part), block[len(part) :]
+    while True:
+        yield

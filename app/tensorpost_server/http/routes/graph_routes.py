@@ -43,6 +43,16 @@ from .whole_body import receive_whole
 router = APIRouter(tags=["graphs"])
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "small"}
+_BATCHES: list[dict[str, Any]] = [
+    {
+        "name": "max_batch_size", "in": "query", "schema": {"type": "integer", "minimum": 1},
+        "description": "Compute calls that wait together, up to so many rows: the first sizes of their tensors.",
+    },
+    {
+        "name": "max_queue_delay_microseconds", "in": "query", "schema": {"type": "integer", "minimum": 0, "default": 0},
+        "description": "How long a call may wait for others although nothing is computed; needs `max_batch_size`.",
+    },
+]  # fmt: skip
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -70,20 +80,21 @@ async def list_graphs(request: Request) -> JsonDocument:
     return JsonDocument({"graphs": [_entry(graph) for graph in service.graphs.listed(service.owner_of(request.scope))]})
 
 
-@router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra=_BODY)
+@router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra={**_BODY, "parameters": _BATCHES})
 async def store_graph_by_digest(request: Request) -> JsonDocument:
     """The same as `PUT /v1/graphs/{name}`, with the SHA-256 of the body as the name."""
     return await _store(request, None)
 
 
-@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME]})
+@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME, *_BATCHES]})
 async def store_graph(request: Request) -> JsonDocument:
     """Keep a graph for calls by its name, which send nothing but tensors: `POST /v1/graphs/{name}`.
 
     The body is a graph's document (see `POST /v1/graphs`), an ONNX model (application/onnx), or a frame with the graph
     in its metadata and with tensors that are inputs of the graph and are kept with it. Without a Content-Type the first
     bytes decide. A graph of the same name is replaced. What is not called for a day is dropped
-    (TENSORPOST_STORED_GRAPH_IDLE_SECONDS).
+    (TENSORPOST_STORED_GRAPH_IDLE_SECONDS). With `max_batch_size`, calls that wait are computed together, where each row
+    of the outputs depends on the same row of the inputs only.
     """
     return await _store(request, request.path_params["name"])
 
