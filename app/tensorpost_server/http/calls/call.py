@@ -240,9 +240,11 @@ class KeptGraph(Protocol):
 
     Attributes:
         batches: how many rows its calls may have, and whether they are joined; None for any number.
+        is_kept: whether it is still kept.
     """
 
     batches: BatchSettings | None
+    is_kept: bool
 
     @property
     def input_names(self) -> frozenset[str]:

@@ -138,6 +138,8 @@ class CallBatches:
         """
         stored, plan = prepared.stored, prepared.plan
         assert stored is not None
+        if not stored.is_kept:
+            return None  # nothing of it is kept here either
         rows, reserved = plan.inputs[0].layout.sizes[0], plan.input_bytes + plan.output_bytes
         try:
             reserve(reserved)  # for its rows of the joined tensors
@@ -291,12 +293,10 @@ def _with_rows(layout: Layout, rows: int) -> Layout:
     return Layout.row_major(layout.data_type, (rows, *layout.sizes[1:]))
 
 
-def _answer(call: _WaitingCall, part: JoinedPart | None) -> bool:
-    """Give a call its outputs; False if it does not want them any more, or has them."""
-    if call.answer.done():
-        return False
-    call.answer.set_result(part)
-    return True
+def _answer(call: _WaitingCall, part: JoinedPart | None) -> None:
+    """Give a call its outputs, unless it has them or does not want them any more."""
+    if not call.answer.done():
+        call.answer.set_result(part)
 
 
 def _join(targets: Sequence[memoryview], tensors: Sequence[Sequence[memoryview]]) -> None:

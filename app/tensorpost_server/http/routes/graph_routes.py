@@ -49,7 +49,8 @@ _BATCHES: list[dict[str, Any]] = [
         "description": "Compute calls that wait together, up to so many rows: the first sizes of their tensors.",
     },
     {
-        "name": "max_queue_delay_microseconds", "in": "query", "schema": {"type": "integer", "minimum": 0, "default": 0},
+        "name": "max_queue_delay_microseconds", "in": "query",
+        "schema": {"type": "integer", "minimum": 0, "default": 0},
         "description": "How long a call may wait for others although nothing is computed; needs `max_batch_size`.",
     },
 ]  # fmt: skip
