@@ -220,6 +220,20 @@ def test_loading_has_the_limits_and_the_scope_of_storing(tmp_path: Path) -> None
         assert "TENSORPOST_MAX_BODY_BYTES" in refused.json()["error"]
 
 
+def test_a_configuration_alone_changes_what_is_loaded(app: AppClient) -> None:
+    assert load(app, "m", {"file:5/model.onnx": encoded(model())}).status_code == 200
+    kept = app.service.admission.bytes_in_flight
+    for most, status in ((1, 400), (2, 200), (0, 200), (1, 400)):
+        assert load(app, "m", {"config": json.dumps({"max_batch_size": most})}).status_code == 200
+        for _ in range(2):  # a call that was planned before the change is not repeated
+            assert infer(app, "m/versions/5").status_code == status
+        assert app.get("/v2/models/m/config").json()["max_batch_size"] == most
+    assert app.service.admission.bytes_in_flight == kept
+    refused = load(app, "m", {"config": json.dumps({"version_policy": {"specific": {"versions": [1]}}})})
+    assert "versions" in refused.json()["error"]
+    assert load(app, "gone", {"config": "{}"}).status_code == 404
+
+
 def test_an_operator_keeps_its_name(app: AppClient) -> None:
     refused = load(app, "tile", {"file:1/model.onnx": encoded(model())})
     assert refused.status_code == 400
@@ -269,6 +283,24 @@ def test_the_newest_version_of_a_folder_is_served(tmp_path: Path) -> None:
         (tmp_path / "new/1").rmdir()
         assert load(app, "new").status_code == 404
         assert app.service.graphs.find("", "net").version == 11
+
+
+def test_a_configuration_of_triton_s_that_is_not_read_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "net/1/model.onnx", model())
+    write(tmp_path, "net/config.pbtxt", b"max_batch_size: 8")
+    with http_app(backend="numpy", graphs=tmp_path) as app:
+        np.testing.assert_array_equal(answer(app, "net"), -X)
+    assert "config.pbtxt is not read" in caplog.text
+    caplog.clear()
+    config = {"max_batch_size": 8, "dynamic_batching": {}, "input": [{"name": "x", "dims": [3]}]}
+    write(tmp_path, "net/config.json", json.dumps(config).encode())
+    with http_app(backend="numpy", graphs=tmp_path) as app:
+        said = app.get("/v2/models/net/config").json()
+        assert (said["max_batch_size"], said["dynamic_batching"]) == (8, {"max_queue_delay_microseconds": 0})
+        assert [tensor["dims"] for tensor in said["input"]] == [[3]]
+    assert "config.pbtxt" not in caplog.text
 
 
 def test_a_broken_version_is_refused_by_path_and_changes_nothing(tmp_path: Path) -> None:
