@@ -85,7 +85,7 @@ def test_a_model_is_opened_run_on_the_picture_and_copied(server: str, browser: A
 
         changed(page, lambda: page.select_option("[aria-label='Range of the picture for x']", "imagenet"))
         normal = downloaded(page, "[aria-label='Save x as npy']")
-        mean, deviation = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+        mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
         np.testing.assert_allclose(normal[0], (x[0] - mean[:, None, None]) / deviation[:, None, None], atol=1e-5)
         changed(page, lambda: page.click("[data-sample=card]"))
         assert not np.allclose(downloaded(page, "[aria-label='Save x as npy']"), normal)

@@ -46,7 +46,7 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
 @needs_curl
 def test_a_model_runs_on_a_photograph(tmp_path: Path):
     onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
-    pixels = np.broadcast_to(np.uint8([124, 116, 104]), (60, 80, 3))
+    pixels = np.broadcast_to(np.array([124, 116, 104], np.uint8), (60, 80, 3))
     Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / "photo.jpg", quality=100, subsampling=0)
     for name, sizes in (("model", "n, 3, 224, 224"), ("any-size", "n, 3, h, w")):
         text = f"""<ir_version: 8, opset_import: ["": 17]> example (float[{sizes}] x) => (float[n, 3] y)
