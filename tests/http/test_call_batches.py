@@ -161,7 +161,7 @@ def test_deadlines_and_callers_that_leave_do_not_hurt_others(app: AppClient) -> 
 
 
 def test_a_call_that_leaves_while_its_batch_is_computed(app: AppClient) -> None:
-    query = "max_batch_size=16&max_queue_delay_microseconds=100000"
+    query = "max_batch_size=6&max_queue_delay_microseconds=10000000"
     assert store(app, "product", weighted(PRODUCT, w=W), query).status_code == 201
     admission, batcher = app.service.admission, app.service.batches
 
@@ -248,7 +248,7 @@ def test_without_memory_for_a_batch_each_call_is_computed_alone(monkeypatch: pyt
 
 def test_calls_are_joined_when_no_more_requests_are_admitted() -> None:
     with http_app(backend="numpy", max_requests=8, caller_share=1) as app:
-        query = "max_batch_size=8&max_queue_delay_microseconds=20000"
+        query = "max_batch_size=8&max_queue_delay_microseconds=10000000"
         assert store(app, "product", weighted(PRODUCT, w=W), query).status_code == 201
         answers = together(app, [post(app, "product", rows(), **NPZ) for _ in range(8)])
         assert [answer.status_code for answer in answers] == [200] * 8
@@ -262,7 +262,7 @@ def test_inputs_of_other_sizes_are_other_batches(app: AppClient) -> None:
                   [("a", "Neg", "x"), ("b", "Abs", "a"), ("c", "Sqrt", "b"), ("d", "Tanh", "c"), ("e", "Sin", "d")]],
         "outputs": {"e": "e"},
     }  # fmt: skip
-    query = "max_batch_size=64&max_queue_delay_microseconds=20000"
+    query = "max_batch_size=6&max_queue_delay_microseconds=10000000"
     assert store(app, "waves", json.dumps(graph).encode(), query).status_code == 201
     tensors = [RNG.random((2, 70_000 + number % 2), np.float32) for number in range(6)]
     answers = together(app, [post(app, "waves", x) for x in tensors])
@@ -270,6 +270,26 @@ def test_inputs_of_other_sizes_are_other_batches(app: AppClient) -> None:
         found = np.load(io.BytesIO(answer.content))
         np.testing.assert_allclose(found, np.sin(np.tanh(np.sqrt(np.abs(x)))), rtol=1e-5)
     assert batches(app, "waves") == (6, 2)
+
+
+def test_nodes_of_onnx_runtime_are_called_once_for_a_batch(app: AppClient) -> None:
+    onnx = pytest.importorskip("onnx", reason="the model for this test is made by the package onnx")
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime computes the convolution")
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[n, 1, 6, 6] x) => (float[n, 1, 4, 4] y)
+        <float[1, 1, 3, 3] w = {1, 0, -1, 2, 0, -2, 1, 0, -1}> { c = Conv(x, w) y = Relu(c) }"""
+    content = onnx.parser.parse_model(text).SerializeToString()
+    query = "max_batch_size=9&max_queue_delay_microseconds=10000000"
+    assert store(app, "edges", content, query).status_code == 201
+    tensors = [RNG.integers(-9, 9, (1 + number % 2, 1, 6, 6)).astype(np.float32) for number in range(6)]
+    answers = together(app, [post(app, "edges", x) for x in tensors])
+    weights = np.array([[1, 0, -1], [2, 0, -2], [1, 0, -1]], np.float32)
+    for x, answer in zip(tensors, answers, strict=True):
+        assert answer.status_code == 200, answer.text
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+        expected = np.maximum((windows * weights).sum((-2, -1)), 0)
+        np.testing.assert_array_equal(np.load(io.BytesIO(answer.content)), expected)
+        assert "onnxruntime" in answer.headers["tensorpost-backend"]
+    assert batches(app, "edges") == (6, 1)
 
 
 def test_more_rows_than_a_batch_are_refused(app: AppClient) -> None:
