@@ -1,8 +1,9 @@
 """Triton's perf_analyzer, unmodified, against our server: `make perf-analyzer`.
 
-It calls a preset over HTTP, synchronously, asynchronously and with system shared memory, and the model `tile` over
-gRPC, since it sends parameters over gRPC only. Its reports are printed as they are. The program needs glibc 2.38 or
-newer; on an older system, `--command` may begin with the dynamic loader of a newer one.
+It calls a preset over HTTP, synchronously, asynchronously and with system shared memory, the model `tile` over gRPC,
+since it sends parameters over gRPC only, and a stored graph with dynamic batching over both. Its reports are printed
+as they are. The program needs glibc 2.38 or newer; on an older system, `--command` may begin with the dynamic loader of
+a newer one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+
+from tensorpost import Client
 
 from .machine import Machine
 from .servers import ROOT, free_port, tensorpost
@@ -37,8 +42,20 @@ RUNS = (
     [*TILE, "--concurrency-range", "1:4:3"],
     [*TILE, "-a", "--concurrency-range", "4"],
     [*TILE, *SHARED_TILE, "--concurrency-range", "1:4:3"],
+    ["-m", "joined", "-i", "http", "-b", "2", "--concurrency-range", "1:16:15"],
+    ["-m", "joined", "-i", "grpc", "-a", "--concurrency-range", "16"],
 )
 """Concurrency 1:4:3 is 1, then 4."""
+SIDE = 1024
+JOINED = {
+    "inputs": {
+        "x": {"data_type": "FLOAT32", "sizes": ["n", SIDE]},
+        "w": {"data_type": "FLOAT32", "sizes": [SIDE, SIDE]},
+    },
+    "nodes": [{"name": "y", "op_type": "MatMul", "inputs": ["x", "w"]}],
+    "outputs": {"y": "y"},
+}
+"""A stored graph whose calls are joined."""
 PATIENCE = 300.0  # seconds for one of them
 
 
@@ -59,6 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(Machine.here({}).lines()), flush=True)
     port, failed = free_port(), 0
     with tensorpost(presets=json.dumps(PRESETS), shared_memory=True, grpc_port=port, access_log="off") as server:
+        with Client(server.url) as tp:
+            tp.store(JOINED, "joined", weights={"w": np.ones((SIDE, SIDE), np.float32)}, max_batch_size=16)
         for run in RUNS:
             url = f"127.0.0.1:{port if 'grpc' in run else server.port}"
             print(f"\n$ perf_analyzer -u {url} {shlex.join(run)}", flush=True)

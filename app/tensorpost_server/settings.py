@@ -226,7 +226,7 @@ class Settings(BaseSettings):
     max_output_bytes: int = Field(default=16 * _GIB, ge=1)
     """Largest output, bytes. Outputs are streamed, so this limits time and network traffic, not memory. 16 GiB is the
     largest FLOAT32 tensor that DirectML allows."""
-    max_graph_nodes: int = Field(default=256, ge=1, le=100_000)
+    max_graph_nodes: int = Field(default=1024, ge=1, le=100_000)
     """Most nodes that a graph may have. Reading and planning take up to 0.7 ms of a core for each."""
     max_graph_constant_bytes: int = Field(default=16 * _MIB, ge=0)
     """Most bytes of all constants of a graph. Each request contains them, as text that max_json_bytes, max_head_bytes
@@ -239,8 +239,8 @@ class Settings(BaseSettings):
     stored_graph_idle_seconds: int = Field(default=86_400, ge=1)
     """Seconds that a stored graph is kept for without a call; each call renews it."""
     graphs: Path | None = None
-    """Folder with graphs of the server (.json, .onnx, .safetensors), which every caller may call by the name of their
-    file. Read at the start, and again at SIGHUP."""
+    """Folder with graphs of the server, which every caller may call: files name.onnx (.json, .safetensors), or models
+    as Triton's repositories have them, name/1/model.onnx. Read at the start, and again at SIGHUP."""
     max_held_tensors: int = Field(default=1024, ge=0)
     """Most held tensors of one caller (PUT /v1/tensors/{name}, keep=NAME); 0 allows none."""
     max_held_tensor_bytes: int = Field(default_factory=lambda: machine.memory() // 8, ge=0)

@@ -336,12 +336,15 @@ class AsyncClient(NumpyCalls):
         name: str | None = None,
         *,
         weights: Mapping[str, InputValue] | None = None,
+        max_batch_size: int | None = None,
+        max_queue_delay_microseconds: int = 0,
     ) -> StoredGraph:
         """Store a graph or an ONNX model on the server; calls of it send nothing but tensors.
 
         See `Client.store`.
         """
-        return await api.store_graph(self._transport, graph, name, weights, self.run_stored)
+        batches = max_batch_size, max_queue_delay_microseconds
+        return await api.store_graph(self._transport, graph, name, weights, batches, self.run_stored)
 
     async def run_stored(
         self,

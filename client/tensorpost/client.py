@@ -552,6 +552,8 @@ class Client(NumpyCalls):
         name: str | None = None,
         *,
         weights: Mapping[str, InputValue] | None = None,
+        max_batch_size: int | None = None,
+        max_queue_delay_microseconds: int = 0,
     ) -> StoredGraph:
         """Store a graph or an ONNX model on the server; calls of it send nothing but tensors.
 
@@ -561,6 +563,9 @@ class Client(NumpyCalls):
             name: its name on the server; a stored graph of the same name is replaced. Default: the SHA-256 of what is
                 stored. Each API key has its own stored graphs.
             weights: inputs of the graph that are stored with it, by name.
+            max_batch_size: most rows that calls are joined to, which wait at the same time: their first sizes together.
+                Each row of an output must depend on the same row of the inputs only. Default: calls are not joined.
+            max_queue_delay_microseconds: how long a call may wait for others although nothing is computed.
 
         Returns:
             The stored graph, which can be called like a function.
@@ -578,7 +583,8 @@ class Client(NumpyCalls):
             OSError: a file cannot be read.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        return run_blocking(api.store_graph(self._transport, graph, name, weights, self.run_stored))
+        batches = max_batch_size, max_queue_delay_microseconds
+        return run_blocking(api.store_graph(self._transport, graph, name, weights, batches, self.run_stored))
 
     def run_stored(
         self,

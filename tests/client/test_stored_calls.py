@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_the_same_from_asyncio(server: Serving) -> None:
 
 def test_files_of_graphs_models_and_weights(server: Serving, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
-    (tmp_path / "scale.json").write_text(json.dumps(SCALE))
+    x = {"data_type": "FLOAT32", "sizes": ["n", 3]}
+    (tmp_path / "scale.json").write_text(json.dumps({**SCALE, "inputs": {"x": x, "w": {}}}))
     np.save(tmp_path / "w.npy", W)
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]> m (float[n, 3] x) => (float[n, 3] y) <float[3] w = {1, 10, 100}>
@@ -131,14 +133,59 @@ def test_after_a_restart_a_handle_raises_graph_not_found() -> None:
         tp.run_stored(neg, X)
 
 
+def test_calls_of_threads_are_joined(server: Serving) -> None:
+    side = 512
+    weights = np.eye(side, dtype=np.float32)[::-1].copy()
+    graph = {
+        "inputs": {
+            "x": {"data_type": "FLOAT32", "sizes": ["n", side]},
+            "w": {"data_type": "FLOAT32", "sizes": [side, side]},
+        },
+        "nodes": [{"name": "y", "op_type": "MatMul", "inputs": ["x", "w"]}],
+        "outputs": {"y": "y"},
+    }
+    with Client(server.url) as tp:
+        reverse = tp.store(
+            graph, "reverse", weights={"w": weights}, max_batch_size=8, max_queue_delay_microseconds=50_000
+        )
+        tensors = [np.full((1, side), number, np.float32) + np.arange(side, dtype=np.float32) for number in range(8)]
+        with ThreadPoolExecutor(8) as threads:
+            found = [*threads.map(lambda x: reverse(x)["y"], tensors)]
+        for x, y in zip(tensors, found, strict=True):
+            np.testing.assert_array_equal(y, x[:, ::-1])
+        entry = server.service.graphs.find("", "reverse")
+        assert entry.joined_calls == 8
+        assert entry.batches_computed < 8
+        tp.delete_graph("reverse")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"max_batch_size": 2.5}, "max_batch_size is 2.5"),
+        ({"max_batch_size": 2, "max_queue_delay_microseconds": -1}, "max_queue_delay_microseconds is -1"),
+        ({"max_queue_delay_microseconds": 5}, "needs max_batch_size"),
+    ],
+)
+def test_numbers_of_a_batch_are_checked_before_anything_is_sent(options: dict[str, Any], says: str) -> None:
+    with Client("http://127.0.0.1:9") as tp, pytest.raises(InvalidParameter, match=says):
+        tp.store(SCALE, "g", **options)
+
+
 def test_the_command_line_stores_calls_lists_and_deletes(server: Serving, tmp_path: Path) -> None:
-    (tmp_path / "scale.json").write_text(json.dumps(SCALE))
+    x = {"data_type": "FLOAT32", "sizes": ["n", 3]}
+    (tmp_path / "scale.json").write_text(json.dumps({**SCALE, "inputs": {"x": x, "w": {}}}))
     np.save(tmp_path / "w.npy", W)
     np.save(tmp_path / "x.npy", X)
     at = ("--url", server.url)
 
-    made = invoke("graph", "store", "scale.json", "w=w.npy", "--name", "cli", *at, cwd=tmp_path)
+    joined = ("--max-batch-size", "8", "--max-queue-delay-microseconds", "100")
+    made = invoke("graph", "store", "scale.json", "w=w.npy", "--name", "cli", *joined, *at, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
+    batches = server.service.graphs.find("", "cli").batches
+    assert batches is not None
+    assert (batches.max_batch_size, batches.max_queue_delay_microseconds) == (8, 100)
     assert "cli: inputs x; outputs y;" in made.stdout
     called = invoke("graph", "call", "cli", "x=x.npy", "-o", "y=y.npy", *at, cwd=tmp_path)
     assert called.returncode == 0, called.stderr

@@ -32,6 +32,20 @@ def test_a_ticket_holds_its_bytes_until_it_is_released():
     assert lent_out(admission) == (0, 0)
 
 
+def test_bytes_that_are_lent_count_after_their_request_has_ended():
+    admission = Admission(100, 9, 1)
+    ticket = admission.admit(60)
+
+    admission.lend(60)
+    ticket.release()
+
+    assert lent_out(admission) == (60, 0)
+    with pytest.raises(TooBusy):
+        admission.admit(50)
+    admission.return_lent(60)
+    assert lent_out(admission) == (0, 0)
+
+
 def test_releasing_twice_gives_back_once():
     admission = Admission(100, 9, 1)
     other, ticket = admission.admit(10), admission.admit(60)

@@ -50,7 +50,7 @@ def inference(operation: Operation, *outputs: RequestedOutput, compressed: bool 
     request = InferRequest("", {}, (tensor,), outputs or None, binary)
     rows = [slot.layout.data_type for slot in operation.outputs]
     coding = "gzip" if compressed else None
-    return InferenceAnswer("tile", "", output_forms(request, operation.outputs, rows), coding)
+    return InferenceAnswer("tile", "1", "", output_forms(request, operation.outputs, rows), coding)
 
 
 def call(operation: Operation, answer: Answer, *, read: bool = False, encoded: bool = False) -> Call:

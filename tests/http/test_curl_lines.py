@@ -1,4 +1,4 @@
-"""The shell lines of http.md, wire.md and tensors.md in docs, run as they stand, and what they wrote."""
+"""The shell lines of http.md, wire.md, how-to.md and tensors.md in docs, run against a server, and what they wrote."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="the lines are for curl, which is not installed")
 
 
-def run_lines(page: str, folder: Path) -> None:
-    """Run all shell lines of a page in a folder."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", DOCS.joinpath(page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+def run_lines(page: str, folder: Path, section: str = "") -> None:
+    """Run all shell lines of a page, or of a section of it, in a folder."""
+    text = DOCS.joinpath(page).read_text("utf-8")
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert blocks
     with default_server() as url:
         for block in blocks:
@@ -38,6 +41,25 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
     assert (tmp_path / "rest.bin").read_bytes() == bytes(24)
     with Image.open(tmp_path / "big.webp") as image:
         assert (image.format, image.size) == ("WEBP", (8, 12))
+
+
+@needs_curl
+def test_a_model_runs_on_a_photograph(tmp_path: Path):
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
+    pixels = np.broadcast_to(np.array([124, 116, 104], np.uint8), (60, 80, 3))
+    Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / "photo.jpg", quality=100, subsampling=0)
+    for name, sizes in (("model", "n, 3, 224, 224"), ("any-size", "n, 3, h, w")):
+        text = f"""<ir_version: 8, opset_import: ["": 17]> example (float[{sizes}] x) => (float[n, 3] y)
+            {{ y = ReduceMean <axes = [2, 3], keepdims = 0> (x) }}"""
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    (tmp_path / "examples").mkdir()
+    shutil.copy(DOCS.parent / "examples" / "pipeline.json", tmp_path / "examples")
+
+    run_lines("how-to.md", tmp_path, "Run a model on a photograph")
+
+    assert np.load(tmp_path / "x.npy").shape == (1, 3, 224, 224)
+    means = np.load(tmp_path / "y.npy")[0] * 255  # of the model of any size, which comes last
+    np.testing.assert_allclose(means, [124, 116, 104], atol=2)
 
 
 @needs_curl

@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.support.http_app import (
     FRAME,
     JSON,
@@ -127,6 +128,56 @@ def test_without_a_name_the_digest_is_the_name(app: AppClient) -> None:
     said = app.request("PUT", "/v1/graphs", content=json.dumps(NEG).encode(), headers=JSON).json()
     assert said["digest"] == f"sha256:{said['name']}"
     np.testing.assert_array_equal(result(call(app, said["name"])), -X)
+
+
+def test_sizes_that_exporters_write_for_free_ones_are_free(app: AppClient) -> None:
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n, h, w] x) => (float[n, h, w] y) { y = Neg(x) }"""
+    model = onnx.parser.parse_model(text)
+    for value in (*model.graph.input, *model.graph.output):  # as Paddle2ONNX writes them
+        first, *others = value.type.tensor_type.shape.dim
+        first.dim_value = -1
+        for size in others:
+            size.dim_param = "?"
+    said = store(app, "model", model.SerializeToString(), {"content-type": "application/onnx"}).json()
+    assert said["inputs"] == [{"name": "x", "data_type": "float32", "sizes": [None, None, None]}]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.testing.assert_array_equal(result(call(app, "model", x)), -x)
+    assert app.get("/v2/models/model").json()["inputs"][0]["shape"] == [-1, -1, -1]
+
+
+def test_a_picture_that_a_model_does_not_take_is_explained(app: AppClient) -> None:
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Neg(x) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    store(app, "model", model, {"content-type": "application/onnx"})
+    file = io.BytesIO()
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    Image.fromarray(pixels).save(file, "PNG")
+    hint = "Content-Type image/png; layout=NCHW; dtype=float32"
+    calls: list[Callable[[str], Any]] = [
+        lambda kind: app.post(
+            "/v1/graphs/model", file.getvalue(), {"content-type": kind, "accept": NPY["content-type"]}
+        ),
+        lambda kind: app.request("POST", "/v1/graphs/model", files={"x": ("x.png", file.getvalue(), kind)}),
+        lambda kind: app.request(
+            "POST", "/v1/onnx", files={"model": ("m.onnx", model), "x": ("x.png", file.getvalue(), kind)}
+        ),
+    ]
+    for call_with in calls:
+        problem = assert_problem(call_with("image/png"), 400, "invalid-parameter")
+        assert "uint8 of shape [1, 2, 4, 3] was sent" in problem["detail"]
+        assert hint in problem["detail"]
+        found = result(call_with("image/png; layout=NCHW; dtype=float32"))
+        np.testing.assert_allclose(found[0], np.moveaxis(pixels, -1, 0) / np.float32(-255), rtol=1e-6)
+
+
+def test_a_model_above_the_limit_of_nodes_names_the_setting() -> None:
+    with http_app(backend="numpy", max_graph_nodes=1) as app:
+        problem = assert_problem(store(app, "scale", SCALE), 422, "invalid-descriptor")
+        assert "TENSORPOST_MAX_GRAPH_NODES" in problem["detail"]
 
 
 def test_an_onnx_model_keeps_its_weights(app: AppClient) -> None:

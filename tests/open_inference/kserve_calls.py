@@ -61,12 +61,19 @@ async def main(url: str, port: str) -> dict[str, Any]:
     states = [await rest.is_server_live(url), await rest.is_server_ready(url), await rest.is_model_ready(url, "tile"),
               await grpc.is_server_live(), await grpc.is_server_ready(), await grpc.is_model_ready("tile"),
               await rest.is_model_ready(url, "tlie")]  # fmt: skip
+    stored: list[Any] = []
+    for client in (rest, grpc):
+        tensor = InferInput("x", [2, 3], "FP32")
+        tensor.set_data_from_numpy(ARRAYS["FP32"], binary_data=True)
+        sent = InferRequest(model_name="negative", infer_inputs=[tensor])
+        answer = await (rest.infer(url, sent, model_name="negative") if client is rest else grpc.infer(sent))
+        stored.append(answer.outputs[0].as_numpy().reshape(2, 3).tolist())
     explanation = await refusal(rest.explain(url, "tile", {}))
     wrong = request("tlie", "FP32", binary=True, wanted=None)
     refusals = [await refusal(rest.infer(url, wrong, model_name="tlie")), await refusal(grpc.infer(wrong))]
     await rest.close()
     await grpc.close()
-    return {"arrays": found, "states": states, "refusals": refusals, "explanation": explanation}
+    return {"arrays": found, "states": states, "refusals": refusals, "explanation": explanation, "stored": stored}
 
 
 async def page(code: str) -> None:

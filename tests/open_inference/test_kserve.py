@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from tests.support.http_app import serving
 
+from tensorpost import Client
+
 PEERS = Path(os.environ.get("PEERS", "build/peers"))
 KSERVE = PEERS / "kserve" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 PAGE = Path(__file__).parents[2] / "docs" / "open-inference.md"
@@ -22,12 +24,19 @@ EXPECTED = {
     "BOOL": [[True, False]],
     "BYTES": [["a", "été"]],
 }
+NEGATIVE = {
+    "inputs": {"x": {"data_type": "FLOAT32", "sizes": ["n", 3]}},
+    "nodes": [{"name": "y", "op_type": "Neg", "inputs": ["x"]}],
+    "outputs": {"y": "y"},
+}
 
 
 @pytest.mark.skipif(not KSERVE.exists(), reason=f"{KSERVE} is not there: kserve is 450 MB; make kserve-test")
 def test_every_method_of_kserves_clients():
     (code,) = re.findall(r"```python\n(from kserve import .*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     with serving(grpc_port=0) as server:
+        with Client(server.url) as tp:
+            tp.store(NEGATIVE, "negative", max_batch_size=8)
         command = [str(KSERVE), "-W", "ignore", str(CALLS), f"http://{server.host}:{server.port}"]
         command += [str(server.app.state.grpc_port), code.replace("http://localhost:8000", server.url)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={})
@@ -39,4 +48,5 @@ def test_every_method_of_kserves_clients():
         assert elements == np.tile(np.array(EXPECTED[datatype], object), (1, 2)).tolist()
     assert found["states"] == [True] * 6 + [False]
     assert found["explanation"].startswith("Unsupported protocol v2")
+    assert found["stored"] == [[[0, -1, -2], [-3, -4, -5]]] * 2
     assert all("did you mean 'tile'" in refusal for refusal in found["refusals"])

@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda c: c.infer("element_wise_sqrt", [given("input", X.astype(np.int8))]), "400", "INT8",
     ),
     "unload": (lambda c: c.unload_model("tile"), "501", "cannot be unloaded"),
-    "load with a configuration": (lambda c: c.load_model("tile", config="{}"), "501", "PUT /v1/graphs"),
+    "load with a configuration": (lambda c: c.load_model("tile", config="{}"), "501", "configuration of an operator"),
     "trace": (lambda c: c.get_trace_settings(), "501", "not offered"),
     "trace of a model": (lambda c: c.update_trace_settings("tile", {}), "501", "not offered"),
     "log": (lambda c: c.get_log_settings(), "501", "not offered"),

@@ -204,7 +204,7 @@ def test_every_refusal_is_readable_in_the_clients_own_exception(client: Any):
         (lambda: client.update_trace_settings("tile", {}), "UNIMPLEMENTED", "not offered"),
         (lambda: client.get_log_settings(), "UNIMPLEMENTED", "not offered"),
         (lambda: client.update_log_settings({}), "UNIMPLEMENTED", "not offered"),
-        (lambda: client.load_model("tile", config="{}"), "UNIMPLEMENTED", "PUT /v1/graphs"),
+        (lambda: client.load_model("tile", config="{}"), "UNIMPLEMENTED", "configuration of an operator"),
         (lambda: client.register_cuda_shared_memory("a", b"QUJD", 0, 64), "UNIMPLEMENTED", "not offered"),
         (lambda: client.register_system_shared_memory("a", "/nothing", 64), "NOT_FOUND", "no shared memory obj"),
     ):  # fmt: skip

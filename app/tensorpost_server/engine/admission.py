@@ -209,6 +209,14 @@ class Admission:
         self.bytes_in_flight -= size_in_bytes
         self.kept_bytes -= size_in_bytes
 
+    def lend(self, size_in_bytes: int) -> None:
+        """Go on counting bytes of a request that ends now, whose memory others use for a while; until `return_lent`."""
+        self.bytes_in_flight += size_in_bytes
+
+    def return_lent(self, size_in_bytes: int) -> None:
+        """End what `lend` counted."""
+        self.bytes_in_flight -= size_in_bytes
+
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
         return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -191,7 +192,7 @@ class Execution:
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
-        if head is not None and head.inline:
+        if head is not None and head.inline and not self._is_joined(prepared, worker):
             whole = prepared.respond_now(worker, _in_host_memory(inputs), head, self._observation.steps)
             await sender.whole(*whole)
             return
@@ -287,7 +288,8 @@ class Execution:
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()
-        missing = prepared.memory_bytes + worker.backend.held_bytes(plan) - self._assigned_bytes
+        held = 0 if self._is_joined(prepared, worker) else worker.backend.held_bytes(plan)
+        missing = prepared.memory_bytes + held - self._assigned_bytes
         if missing > 0 or self._ticket is None:
             self.reserve(max(0, missing))
             self._assigned_bytes += max(0, missing)
@@ -335,7 +337,10 @@ class Execution:
             head = prepared.heads.get(worker)
             if head is None:
                 head = prepared.heads[worker] = answer.head(plan, worker)
-            if head.inline or worker.runs_once(plan):
+            if self._is_joined(prepared, worker) and plan.output_bytes <= self.settings.slice_bytes:
+                blocks = [bytes(block) async for block in self._slices(prepared, worker, inputs)]
+                await sender.whole(head, b"".join([head.body_head, *blocks]))
+            elif head.inline or worker.runs_once(plan):
                 # The first time, backends make tables and compile, which may take long, so a thread does it.
                 observation = self._observation
                 timeline = None if observation.trace is None else observation.trace.timeline
@@ -447,12 +452,41 @@ class Execution:
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The outputs' bytes, computed while earlier ones are being sent."""
+        in_host_memory = _in_host_memory(inputs)
+        if targets is None and self._is_joined(prepared, worker) and len(in_host_memory) == len(inputs):
+            slices = self._joined(prepared, worker, in_host_memory)
+        else:
+            slices = self._run_alone(prepared, worker, inputs, targets)
+        return slices if prepared.timeout is None else self._without_limit(slices)
+
+    def _run_alone(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        targets: Sequence[DeviceMemory | None] | None = None,
+    ) -> AsyncGenerator[memoryview]:  # fmt: skip
         observation = self._observation
         timeline = None if observation.trace is None else observation.trace.timeline
-        slices = worker.run(
+        return worker.run(
             prepared.plan, inputs, caller=self._caller, timeline=timeline, steps=observation.steps, targets=targets
         )
-        return slices if prepared.timeout is None else self._without_limit(slices)
+
+    def _is_joined(self, prepared: PreparedCall, worker: Worker) -> bool:
+        """Whether the call waits for others, to be computed with them; small ones are computed at once."""
+        return prepared.joins and not worker.is_small(prepared.plan)
+
+    async def _joined(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> AsyncGenerator[memoryview]:
+        """The outputs' bytes, computed together with other calls."""
+        part = await self._service.batches.run(prepared, worker, inputs, self._caller, self.reserve)
+        if part is None:
+            self.reserve(worker.backend.held_bytes(prepared.plan))
+            async with aclosing(self._run_alone(prepared, worker, inputs)) as slices:
+                async for block in slices:
+                    yield block
+            return
+        self._observation.steps = part.steps
+        for block in part.pieces(self.settings.slice_bytes):
+            yield block
 
     async def _without_limit(self, slices: AsyncGenerator[memoryview]) -> AsyncGenerator[memoryview]:
         """The slices; with the first one the call's wait is over."""

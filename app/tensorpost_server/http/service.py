@@ -18,9 +18,10 @@ from tensorpost.values.problems import NotReady
 from ..engine import Admission, Pool, WorkerThreads
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
-from .background_threads import background_threads
+from .background_threads import CallerThreads, background_threads
 from .bounded_cache import BoundedCache
 from .caller_address import TrustedProxies, caller_of
+from .calls.call_batches import CallBatches
 from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
@@ -81,9 +82,11 @@ class Service:
     model_statistics: ModelStatistics = field(init=False)
     graphs: GraphStore = field(init=False)
     tensors: TensorStore = field(init=False)
+    batches: CallBatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_statistics = ModelStatistics(self._model_of_caller)
+        self.model_statistics = ModelStatistics(self._model_of_caller, self._stored_of)
+        self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         self.tensors = TensorStore(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
@@ -155,8 +158,9 @@ class Service:
         """
         owner = self.owner_of(scope)
         if not self.models.has(name) and self.graphs.has(owner, name):
-            self.models.check_version(name, version)
-            return graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
+            model = graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
+            model.check_version(version)
+            return model
         return self.models.find(name, version)
 
     def model_names(self, scope: Scope) -> Sequence[str]:
@@ -171,10 +175,15 @@ class Service:
         owner = "" if self.access.anonymous else caller or ""
         return (owner, name) if self.graphs.has(owner, name) else None
 
+    def _stored_of(self, owner: str, name: str) -> StoreEntry | None:
+        """The stored graph that a model of `/v2` is; None if it is none."""
+        return self.graphs.get(owner, name)
+
     def _forget(self, graph: StoreEntry) -> None:
         """Drop the planned calls of a graph that is not kept any more; they hold its weights."""
         for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
             del self.calls[key]
+        self.batches.forget(graph)
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

@@ -37,6 +37,11 @@ export async function validate(document_, level, signal) {
   return (await send(`v1/validate${query}`, options)).json();
 }
 
+/** Stores an ONNX model under its digest. @returns what `GET /v1/graphs/{name}` says of it */
+export async function storeModel(bytes) {
+  return (await send("v1/graphs", { method: "PUT", headers: { "Content-Type": "application/onnx" }, body: bytes })).json();
+}
+
 /**
  * Runs a call, and measures it.
  *

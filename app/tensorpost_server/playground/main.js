@@ -10,6 +10,7 @@ import { element, inputControls, keepFocus, markViolations, renderFields, select
 import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
 import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, tapProbe } from "./operators.js";
+import { ModelCard } from "./model_card.js";
 import { OperatorPicker } from "./operator_picker.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
 import { sentence, showErrors, showTiming, showVerdict } from "./result.js";
@@ -54,12 +55,14 @@ function makeTensor() {
   $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}${reduced}`;
   showPlane("input", state.tensor);
   view.set({ zoom: 1, x: 0.5, y: 0.5 });
+  modelCard.sourceChanged();
   if (!chain.steps.length) state.own = state.tensor;
   if (state.step && !chain.steps.length && before !== shape.length) showStep(newStep(state.step.operator, state.own), state.own, true);
   else changed();
 }
 
 async function openFile(file) {
+  if (/\.onnx$/i.test(file.name)) return modelCard.open(file);
   try {
     useSource({ ...(await readFile(file, Number($("#longest").value))), file });
     announce(`${file.name} opened`);
@@ -387,6 +390,7 @@ async function start() {
 }
 
 const picker = new OperatorPicker(useOperator);
+const modelCard = new ModelCard({ source: () => state.source, save, announce, unauthorized: askForKey });
 
 function listen() {
   for (const button of document.querySelectorAll("[data-sample]")) button.addEventListener("click", () => useSample(button.dataset.sample));

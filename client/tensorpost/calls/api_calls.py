@@ -232,16 +232,18 @@ async def compute_model(
 
 async def store_graph(
     transport: Transport | ManyServers, graph: GraphDocument | ModelSource, name: str | None,
-    weights: Mapping[str, InputValue] | None, run: Callable[..., Any],
+    weights: Mapping[str, InputValue] | None, batches: tuple[int | None, int],
+    run: Callable[..., Any],
 ) -> StoredGraph:  # fmt: skip
     """Store a graph; see `Client.store`."""
-    from .stored_graphs import graph_target, store_request  # few callers need it
+    from .stored_graphs import batch_query, graph_target, store_request  # few callers need it
 
     if name is not None:
         text("name", name, "the name that the graph is to have on the server")
     media_type, body = store_request(graph, weights)
     fields = (("content-type", media_type), *_ACCEPT_JSON)
-    async with await transport.ask(Request("PUT", graph_target(name), fields, tuple(body))) as response:
+    target = graph_target(name) + batch_query(*batches)
+    async with await transport.ask(Request("PUT", target, fields, tuple(body))) as response:
         said = await response.json()
     return _described(StoredGraph, said, run)
 

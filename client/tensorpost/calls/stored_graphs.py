@@ -43,6 +43,24 @@ def graph_target(name: str | None) -> str:
     return "/v1/graphs" if name is None else f"/v1/graphs/{quote(name, safe='')}"
 
 
+def batch_query(max_batch_size: int | None, max_queue_delay_microseconds: int) -> str:
+    """The query that lets calls of a graph be joined; empty if they are not.
+
+    Raises:
+        InvalidParameter: a number is none, or there is a delay without a batch.
+    """
+    if max_batch_size is None:
+        if max_queue_delay_microseconds:
+            raise InvalidParameter("max_queue_delay_microseconds needs max_batch_size, the most rows of a batch")
+        return ""
+    for name, number, least in (
+        ("max_batch_size", max_batch_size, 1), ("max_queue_delay_microseconds", max_queue_delay_microseconds, 0),
+    ):  # fmt: skip
+        if type(number) is not int or number < least:
+            raise InvalidParameter(f"{name} is {number!r}; it must be a whole number, at least {least}")
+    return f"?max_batch_size={max_batch_size}&max_queue_delay_microseconds={max_queue_delay_microseconds}"
+
+
 def store_request(
     graph: GraphDocument | ModelSource, weights: Mapping[str, InputValue] | None
 ) -> GraphBody:  # fmt: skip

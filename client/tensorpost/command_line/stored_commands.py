@@ -42,6 +42,15 @@ def store(
         str | None,
         typer.Option(metavar="NAME", help="Its name on the server. [default: the SHA-256 of what is stored]"),
     ] = None,
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS", help="Compute calls that wait together, up to so many rows. [default: each by itself]"
+        ),
+    ] = None,
+    max_queue_delay_microseconds: Annotated[
+        int, typer.Option(metavar="MICROSECONDS", help="How long a call may wait for others although nothing runs.")
+    ] = 0,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
@@ -52,7 +61,10 @@ def store(
     """Store a graph or an ONNX model on the server; calls of it send nothing but tensors."""
     kept = dict(named_files(weights or [], "mean=mean.npy"))
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        stored = client.store(document, name, weights=kept or None)
+        stored = client.store(
+            document, name, weights=kept or None, max_batch_size=max_batch_size,
+            max_queue_delay_microseconds=max_queue_delay_microseconds,
+        )  # fmt: skip
     typer.echo(f"{stored.name}: inputs {', '.join(stored.inputs)}; outputs {', '.join(stored.outputs)}; "
                f"{size_text(stored.size_in_bytes)} on the server")  # fmt: skip
 

@@ -227,12 +227,13 @@ def _with_tensor_type(tensor: ModelTensor, message: memoryview) -> ModelTensor:
 
 
 def _read_size(message: memoryview) -> int | str | None:
+    """A number, a name, or None for a free size: exporters also write -1 and `?` for one (Paddle2ONNX does)."""
     size: int | str | None = None
     for field in fields(message):
         if field.number == 1:
-            size = field.whole
+            size = None if field.whole < 0 else field.whole
         elif field.number == 2:
-            size = field.text or None
+            size = None if field.text in ("", "?") else field.text
     return size
 
 

@@ -51,7 +51,7 @@ LONGEST_AXIS = 1 << 27  # entries; with up to 16 channels an index still fits in
 EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
 
 MOST_PLANS = 64  # plans that are kept for the next request
-MOST_GRAPH_STEPS = 512  # steps of graphs that are kept beside them
+MOST_GRAPH_STEPS = 2048  # steps of graphs that are kept beside them
 MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
 MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
 MOST_KEPT_OF_GRAPH = 1 << 16  # those of a graph's step

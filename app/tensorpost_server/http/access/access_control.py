@@ -47,7 +47,7 @@ ADMIN_PATHS = ("/metrics",)
 _MOST_TOKENS = 1024
 """Tokens that are not checked again until they expire or the issuer's keys change: a signature takes some 100 us."""
 
-_UNLOAD = re.compile(r"/v2/repository/models/[^/]+/unload")  # which deletes a stored graph
+_LOAD = re.compile(r"/v2/repository/models/[^/]+/(?:un)?load")  # which stores or deletes a graph
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/=-]+)")
 _CHALLENGE = 'Bearer realm="tensorpost"'
 
@@ -387,7 +387,7 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
     if f"{path}/".startswith("/v1/tensors/"):
         return "tensors"
     changes = method in ("PUT", "DELETE") and path.startswith("/v1/graphs")
-    return "graphs" if changes or _UNLOAD.fullmatch(path) else "run"
+    return "graphs" if changes or _LOAD.fullmatch(path) else "run"
 
 
 async def _receive_counted(quota: RequestQuota, receive: Receive) -> Message:

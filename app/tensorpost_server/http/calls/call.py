@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,7 @@ from tensorpost.descriptors import FeatureLevel
 from tensorpost.onnx.strings import StringCall
 from tensorpost.values.datatypes import DataType
 from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 
 from ...backends import DeviceMemory
 from ...engine import Worker
@@ -17,6 +18,7 @@ from ...planning import Plan
 from ...settings import Settings
 from ..connection.whole_messages import field_lines
 from ..headers import NO_SNIFFING
+from .batch_settings import BatchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,32 @@ class Answer(Protocol):
 
 
 class KeptGraph(Protocol):
-    """A graph that the server keeps."""
+    """A graph that the server keeps.
+
+    Attributes:
+        batches: how many rows its calls may have, and whether they are joined; None for any number.
+        is_kept: whether it is still kept.
+    """
+
+    batches: BatchSettings | None
+    is_kept: bool
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that each call sends."""
+        ...
+
+    def graph_of(self, sent: Mapping[str, Layout], outputs: Sequence[str]) -> Graph:
+        """The graph for tensors of these types and sizes; of a model, what these outputs need.
+
+        Raises:
+            InvalidDescriptor: it breaks rules for them.
+        """
+        ...
+
+    def count_batch(self, calls: int) -> None:
+        """Take note of a batch of so many calls."""
+        ...
 
     def use(self) -> bool:
         """Take note of a call; False if it is not kept any more, and calls that were prepared with it are not right."""

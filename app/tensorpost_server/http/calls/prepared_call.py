@@ -60,6 +60,7 @@ class PreparedCall:
         stored: the stored graph that is called, if it is one.
         device_plan: how a device computes what a library computes on processors in `plan`; None if none does.
         held_tags: what tells the elements of held tensors from others.
+        joins: whether it may be computed together with other calls of the stored graph; see `CallBatches`.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
 
@@ -76,6 +77,7 @@ class PreparedCall:
     stored: KeptGraph | None = None
     device_plan: Plan | None = None
     held_tags: Sequence[str] = ()
+    joins: bool = False
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
     def respond_now(
@@ -147,8 +149,18 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     return PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored, device_plan, call.held_tags,
+        call.stored, device_plan, call.held_tags, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
     )  # fmt: skip
+
+
+def _joins(plan: Plan, stored: KeptGraph | None) -> bool:
+    """Whether each tensor of the call has the rows of one batch, which are fewer than a batch may have."""
+    if stored is None or stored.batches is None or stored.batches.max_queue_delay_microseconds is None:
+        return False
+    if frozenset([slot.name for slot in plan.inputs]) != stored.input_names or plan.slices.has_gaps:
+        return False
+    rows = {slot.layout.sizes[0] if slot.layout.sizes else 0 for slot in (*plan.inputs, *plan.outputs)}
+    return len(rows) == 1 and 0 < min(rows) < stored.batches.max_batch_size
 
 
 def check_whole(graph: Graph, options: RunOptions) -> None:

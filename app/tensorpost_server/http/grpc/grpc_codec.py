@@ -23,7 +23,7 @@ from ..calls.call import PreparedHead, prepared_head
 from ..open_inference.content_coding import Coding
 from ..open_inference.infer_request import InferRequest, infer_request
 from ..open_inference.inference_answer import InferenceAnswer, OutputForm
-from ..open_inference.models import VERSION
+from ..open_inference.models import Model
 from .grpc_calls import Refused
 
 _MEDIA_TYPE = "application/x-protobuf"
@@ -134,8 +134,10 @@ class GrpcCodec:
             ]
         return infer_request(document, binary_bytes)
 
-    def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
-        return _GrpcAnswer(model, id_, outputs, coding, self._response)
+    def answer(
+        self, model: Model, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None
+    ) -> InferenceAnswer:  # fmt: skip
+        return _GrpcAnswer(model.name, model.version, id_, outputs, coding, self._response)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +167,7 @@ class _GrpcAnswer(InferenceAnswer):
         return prepared_head(plan, worker, _MEDIA_TYPE, b"", len(body), inline=inline), body
 
     def _message(self) -> bytes:
-        message = self.kind(model_name=self.model, model_version=VERSION, id=self.id)
+        message = self.kind(model_name=self.model, model_version=self.version, id=self.id)
         for output in self.outputs:
             if output.wanted:
                 message.outputs.add(name=output.name, datatype=output.data_type.open_inference, shape=output.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -23,6 +24,7 @@ class Query(NamedTuple):
         document: makes its body from the message; None if it has none.
         fields: makes the fields of the response from the answer's JSON.
         flag: the response's only field if the question is whether the answer is 200; else empty.
+        has_file: whether the message may hold a file, so that it may be as long as one with tensors.
     """
 
     method: Literal["GET", "POST"]
@@ -30,6 +32,12 @@ class Query(NamedTuple):
     document: Callable[[Any], dict[str, Any]] | None = None
     fields: Callable[[Any], dict[str, Any]] = dict
     flag: str = ""
+    has_file: bool = False
+
+    def body(self, message: Any) -> bytes:
+        """The body of the request, JSON."""
+        assert self.document is not None
+        return json.dumps(self.document(message)).encode()
 
 
 def model_path(name: str, version: str) -> str:
@@ -58,7 +66,13 @@ def _nothing(_: Any) -> dict[str, Any]:
 
 
 def _load_parameters(model: Any) -> dict[str, Any]:
-    return {"parameters": dict.fromkeys(model.parameters, "")}
+    """Bytes are base64, as they are over HTTP."""
+    found: dict[str, Any] = {}
+    for name, value in model.parameters.items():
+        kind = value.WhichOneof("choice") or "string_param"
+        given = getattr(value, kind)
+        found[name] = base64.b64encode(given).decode() if kind == "bytes_param" else given
+    return {"parameters": found}
 
 
 def _system_region(region: Any) -> dict[str, Any]:
@@ -100,7 +114,7 @@ QUERIES: Mapping[str, Query] = {
     "ModelConfig": Query("GET", partial(_path_at_model, "/config"), fields=_config),
     "ModelStatistics": Query("GET", _statistics_path, fields=_statistics),
     "RepositoryIndex": Query("POST", "/v2/repository/index", fields=_models),
-    "RepositoryModelLoad": Query("POST", partial(_repository_path, "load"), _load_parameters),
+    "RepositoryModelLoad": Query("POST", partial(_repository_path, "load"), _load_parameters, has_file=True),
     "RepositoryModelUnload": Query("POST", partial(_repository_path, "unload"), _nothing),
     "SystemSharedMemoryStatus": Query("GET", partial(_region_path, "system", "status"), fields=_regions),
     "SystemSharedMemoryRegister": Query("POST", partial(_region_path, "system", "register"), _system_region),

@@ -47,6 +47,7 @@ _COPIED_BYTES = 4 << 20  # of a longer body that are copied at a time
 _MOST_REPLAYS = 256
 _CALLS_PER_REQUEST = 4  # calls that may be open, streams that wait among them, for each request that may be in flight
 _PARSED_BYTES = 64  # most memory that a byte of a message takes while it is parsed: an empty tensor has two
+_LOAD_MEMORY_FACTOR = 5  # of a message with a model: its bytes as a message, in base64, in JSON, and as a request
 _BACKLOG = 2048
 _DRAIN_SECONDS = 5.0
 _PASSED_ON = (b"authorization", b"x-api-key", b"x-request-id", b"traceparent", b"forwarded", b"x-forwarded-for")
@@ -156,16 +157,20 @@ class GrpcServer:
 
         async def ask(call: GrpcCall) -> None:
             data: bytes | memoryview | None = b""
-            if name not in _HEALTH:
+            if query.has_file:
+                data = await self._read(call)
+                if len(data or b"") > INLINE_TEXT_BYTES:
+                    self._reserve(call, _LOAD_MEMORY_FACTOR * len(data or b""))
+            elif name not in _HEALTH:
                 data = await call.read(_MOST_SMALL_MESSAGE_BYTES, "", self._slow(call))
-            threads = CallerThreads(self._service.parsing, call.caller)
-            message = await threads.run(len(data or b"") > INLINE_TEXT_BYTES, parsed, request, data or b"")
+            threads, large = CallerThreads(self._service.parsing, call.caller), len(data or b"") > INLINE_TEXT_BYTES
+            message = await threads.run(large, parsed, request, data or b"")
             path = query.path if isinstance(query.path, str) else query.path(message)
             if query.flag:
                 fields = {query.flag: await self._is(call, path)}
             else:
-                document = None if query.document is None else query.document(message)
-                fields = query.fields(await self._json(call, query.method, path, document))
+                parts = [] if query.document is None else [await threads.run(large, query.body, message)]
+                fields = query.fields(await self._json(call, query.method, path, parts))
             call.answer([response(**fields).SerializeToString()])
 
         return ask
@@ -216,11 +221,13 @@ class GrpcServer:
         address = None if peer is None else peer[0]
         if service.proxies is not None:
             address = service.proxies.caller(address, call.fields.get(FORWARDED_FOR))
-        method = "POST" if b"Infer" in path.rpartition(b"/")[2] else "GET"
+        method, asked = "POST" if b"Infer" in path.rpartition(b"/")[2] else "GET", f"/v2{quote(path)}"
+        if path.endswith(b"/RepositoryModelLoad"):
+            method, asked = "POST", "/v2/repository/models/any/load"  # which needs a scope of its own
         try:
-            name = service.access.caller(method, f"/v2{quote(path)}", call.fields)
+            name = service.access.caller(method, asked, call.fields)
         except TensorpostError:
-            await self._ask(call, method, f"/v2{quote(path)}")
+            await self._ask(call, method, asked)
             raise
         return name or network_of(address or "local")
 
@@ -307,8 +314,7 @@ class GrpcServer:
             raise Refused.of_http(sum(statuses), str(document.get("error", "the server failed")))
         return _WholeAnswer(answer_headers, answer)
 
-    async def _json(self, call: GrpcCall, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
-        parts = [] if document is None else [json.dumps(document).encode()]
+    async def _json(self, call: GrpcCall, method: str, path: str, parts: Sequence[bytes] = ()) -> Any:
         text = b"".join((await self._ask(call, method, path, parts)).body)
         return json.loads(text) if text else {}
 

@@ -25,7 +25,6 @@ from ..json_numbers import JSON_BYTES_PER_ELEMENT, json_numbers
 from .content_coding import Coding, compressed
 from .infer_format import JSON_LENGTH
 from .infer_request import InferRequest, RegionPart, refuse
-from .models import VERSION
 
 _ALIGNMENT = 64
 """Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
@@ -68,6 +67,7 @@ class InferenceAnswer:
     """See `Answer`."""
 
     model: str
+    version: str
     id: str
     outputs: tuple[OutputForm, ...]
     coding: Coding | None = None
@@ -146,7 +146,7 @@ class InferenceAnswer:
             The JSON part, and the value of Inference-Header-Content-Length; 0 if no output has bytes in the body, so
             that the field is left out.
         """
-        members: dict[str, Any] = {"model_name": self.model, "model_version": VERSION}
+        members: dict[str, Any] = {"model_name": self.model, "model_version": self.version}
         if self.id:
             members = {"id": self.id, **members}
         entries: list[str] = []

@@ -57,7 +57,9 @@ class InferenceCodec(Protocol):
         """
         ...
 
-    def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
+    def answer(
+        self, model: Model, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None
+    ) -> InferenceAnswer:  # fmt: skip
         """The answer, whose head is written alike; see `InferenceAnswer`."""
         ...
 
@@ -70,8 +72,10 @@ class JsonCodec:
     def read(self, head: bytes, binary_bytes: int) -> InferRequest:
         return read_infer_request(head, binary_bytes)
 
-    def answer(self, model: str, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None) -> InferenceAnswer:
-        return InferenceAnswer(model, id_, outputs, coding)
+    def answer(
+        self, model: Model, id_: str, outputs: tuple[OutputForm, ...], coding: Coding | None
+    ) -> InferenceAnswer:  # fmt: skip
+        return InferenceAnswer(model.name, model.version, id_, outputs, coding)
 
 
 _JSON = JsonCodec()
@@ -186,7 +190,7 @@ class InferenceWire:
             strings = StringCall(cast("OnnxNode", graph.operation), table)
         rows = [output_type(model, worked_on, slot.layout.data_type) for slot in graph.output_slots]
         outputs = output_forms(request, graph.output_slots, rows)
-        answer = self._codec.answer(model.name, request.id, outputs, coding)
+        answer = self._codec.answer(model, request.id, outputs, coding)
         held = [memory[tensor.name] for tensor in worked_on] if memory else None
         if strings is not None and held is not None:
             held = read_strings(strings, tensors, held)

@@ -7,7 +7,7 @@ another datatype in its metadata. Presets, operators whose attributes are fixed,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -29,7 +29,7 @@ from ..wires.dialects import DIALECTS
 from ..wires.stored_dialect import StoredDialect
 
 VERSION = "1"
-"""The version of every model. Clients read it as a number."""
+"""The version of every model but stored graphs that have another one. Clients read it as a number."""
 
 _FLOAT32 = data_type("float32")
 _SUFFIXES = {row.open_inference.lower(): row for row in DATA_TYPES if row.open_inference is not None}
@@ -52,13 +52,13 @@ class TensorInfo:
         """The entry of the model's metadata."""
         return {"name": self.name, "datatype": self.data_type.open_inference, "shape": list(self.shape)}
 
-    def to_config(self) -> dict[str, Any]:
-        """The entry of the model's configuration, which calls BYTES a string."""
+    def to_config(self, skipped: int = 0) -> dict[str, Any]:
+        """The entry of the model's configuration, which calls BYTES a string; without the first sizes, if so."""
         name = self.data_type.open_inference
         return {
             "name": self.name,
             "data_type": f"TYPE_{'STRING' if name == 'BYTES' else name}",
-            "dims": list(self.shape),
+            "dims": list(self.shape[skipped:]),
         }
 
 
@@ -102,17 +102,33 @@ class Model:
         return frozenset(known.difference([tensor.name for tensor in self.inputs]))
 
     @property
+    def version(self) -> str:
+        """Its only version."""
+        return VERSION if self.stored is None else str(self.stored.stored.version)
+
+    @property
     def platform(self) -> str:
         """What the metadata says of the format of models."""
         if self.stored is not None:
             return "onnx" if self.stored.stored.source.kind == "onnx" else "tensorpost_graph"
         return "onnx_operator" if self.is_onnx else "dml_operator"
 
+    def check_version(self, version: str | None) -> None:
+        """Refuse a version that there is not.
+
+        Raises:
+            UnknownOperator: it is not the only one.
+        """
+        if version not in (None, self.version):
+            raise UnknownOperator(
+                f"model {self.name!r} has no version {version[:20]!r}; it has version {self.version} only"
+            )
+
     def to_metadata(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}`."""
         return {
             "name": self.name,
-            "versions": [VERSION],
+            "versions": [self.version],
             "platform": self.platform,
             "inputs": [tensor.to_metadata() for tensor in self.inputs],
             "outputs": [tensor.to_metadata() for tensor in self.outputs],
@@ -120,23 +136,30 @@ class Model:
 
     def to_config(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
-        names: Iterable[str] = ()
-        if self.stored is None:
-            names = _required_by_onnx(self.operator) if self.is_onnx else _required_by_directml(self.operator)
-        required = [name for name in names if name not in self.fixed]
-        schema = {"type": "object", "properties": self.attributes, "required": required}
+        batches = None if self.stored is None else self.stored.stored.batches
+        most, delay = (0, None) if batches is None else (batches.max_batch_size, batches.max_queue_delay_microseconds)
         return {
             "name": self.name,
             "platform": self.platform,
             "backend": "tensorpost",
-            "max_batch_size": 0,
+            "max_batch_size": most,
             "version_policy": {"latest": {"num_versions": 1}},
-            "input": [tensor.to_config() for tensor in self.inputs],
-            "output": [tensor.to_config() for tensor in self.outputs],
-            "parameters": {
-                "attributes_schema": {"string_value": json.dumps(schema)},
-                "attributes": {"string_value": json.dumps(dict(self.fixed))},
-            },
+            "input": [tensor.to_config(min(most, 1)) for tensor in self.inputs],
+            "output": [tensor.to_config(min(most, 1)) for tensor in self.outputs],
+            "parameters": self._parameters(),
+            **({} if delay is None else {"dynamic_batching": {"max_queue_delay_microseconds": delay}}),
+        }
+
+    def _parameters(self) -> dict[str, Any]:
+        """What the configuration says of attributes, which a stored graph has not."""
+        if self.stored is not None:
+            return {}
+        names = _required_by_onnx(self.operator) if self.is_onnx else _required_by_directml(self.operator)
+        required = [name for name in names if name not in self.fixed]
+        schema = {"type": "object", "properties": self.attributes, "required": required}
+        return {
+            "attributes_schema": {"string_value": json.dumps(schema)},
+            "attributes": {"string_value": json.dumps(dict(self.fixed))},
         }
 
 
@@ -169,18 +192,8 @@ class ModelCatalogue:
             guess = nearest(name, self.names)
             hint = f"did you mean {guess!r}?" if guess else "POST /v2/repository/index lists them"
             raise UnknownOperator(f"unknown model {name[:60]!r}; {hint}", extra={"nearest": guess})
-        self.check_version(name, version)
+        model.check_version(version)
         return model
-
-    @staticmethod
-    def check_version(name: str, version: str | None) -> None:
-        """Refuse a version that there is not.
-
-        Raises:
-            UnknownOperator: it is not the only one.
-        """
-        if version not in (None, VERSION):
-            raise UnknownOperator(f"model {name!r} has no version {version[:20]!r}; each has version {VERSION} only")
 
     def has(self, name: str) -> bool:
         """Whether this is the name of a preset, or of an operator's model, with a datatype or without."""

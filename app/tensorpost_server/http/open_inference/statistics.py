@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..observability.request_record import RequestRecord
+from ..wires.graph_store import StoreEntry
 from .models import VERSION
 
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
@@ -46,15 +47,16 @@ class _Counts:
         self.nanoseconds["compute_output"] += max(0, whole - parts)
         self.last = round(record.ended * 1e3)
 
-    def to_json(self, name: str) -> dict[str, Any]:
+    def to_json(self, name: str, stored: StoreEntry | None) -> dict[str, Any]:
         served, ns = self.served, self.nanoseconds
+        joined = 0 if stored is None else stored.joined_calls - stored.batches_computed
         durations = ("success", "fail", *_STAGES, "compute_output")
         return {
             "name": name,
-            "version": VERSION,
+            "version": VERSION if stored is None else str(stored.version),
             "last_inference": self.last,
             "inference_count": served,
-            "execution_count": served,
+            "execution_count": max(0, served - joined),
             "inference_stats": {
                 **{each: {"count": self.failed if each == "fail" else served, "ns": ns[each]} for each in durations},
                 "cache_hit": {"count": 0, "ns": 0},
@@ -72,10 +74,14 @@ class ModelStatistics:
     Args:
         key_of: what the counts of a caller's model are kept by: whose it is, and its name; None for a name that is
             none.
+        stored_of: the stored graph that a caller's model is; None if it is none.
     """
 
-    def __init__(self, key_of: Callable[[str | None, str], tuple[str | None, str] | None]) -> None:
-        self._key_of = key_of
+    def __init__(
+        self, key_of: Callable[[str | None, str], tuple[str | None, str] | None],
+        stored_of: Callable[[str, str], StoreEntry | None],
+    ) -> None:  # fmt: skip
+        self._key_of, self._stored_of = key_of, stored_of
         self._counts: dict[tuple[str | None, str], _Counts] = {}
 
     def observe(self, records: Sequence[RequestRecord]) -> None:
@@ -97,6 +103,11 @@ class ModelStatistics:
         """
         if name is not None:
             counts = self._counts.get((None, name)) or self._counts.get((owner, name)) or _Counts()
-            return {"model_stats": [counts.to_json(name)]}
+            return {"model_stats": [counts.to_json(name, self._stored_of(owner, name))]}
         shown = {name: counts for (of, name), counts in self._counts.items() if of in (None, owner)}
-        return {"model_stats": [counts.to_json(each) for each, counts in sorted(shown.items())]}
+        return {
+            "model_stats": [
+                counts.to_json(each, self._stored_of(owner, each))
+                for each, counts in sorted(shown.items(), key=lambda item: item[0])
+            ]
+        }

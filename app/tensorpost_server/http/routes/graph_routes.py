@@ -23,9 +23,8 @@ from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
 from ..documents import examples
-from ..headers import FRAMING, Framing, content_length, header_fields
+from ..headers import header_fields
 from ..media_types import refuse_content_encoding
-from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
 from ..wires.graph_sources import (
@@ -36,12 +35,25 @@ from ..wires.graph_sources import (
     reading_bytes,
 )
 from ..wires.graph_store import StoreEntry
+from ..wires.model_config import BATCH_PARAMETERS, batches_from_query
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
+from .whole_body import receive_whole
 
 router = APIRouter(tags=["graphs"])
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "small"}
+_BATCHES: list[dict[str, Any]] = [
+    {
+        "name": "max_batch_size", "in": "query", "schema": {"type": "integer", "minimum": 1},
+        "description": "Compute calls that wait together, up to so many rows: the first sizes of their tensors.",
+    },
+    {
+        "name": "max_queue_delay_microseconds", "in": "query",
+        "schema": {"type": "integer", "minimum": 0, "default": 0},
+        "description": "How long a call may wait for others although nothing is computed; needs `max_batch_size`.",
+    },
+]  # fmt: skip
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -69,20 +81,21 @@ async def list_graphs(request: Request) -> JsonDocument:
     return JsonDocument({"graphs": [_entry(graph) for graph in service.graphs.listed(service.owner_of(request.scope))]})
 
 
-@router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra=_BODY)
+@router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra={**_BODY, "parameters": _BATCHES})
 async def store_graph_by_digest(request: Request) -> JsonDocument:
     """The same as `PUT /v1/graphs/{name}`, with the SHA-256 of the body as the name."""
     return await _store(request, None)
 
 
-@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME]})
+@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME, *_BATCHES]})
 async def store_graph(request: Request) -> JsonDocument:
     """Keep a graph for calls by its name, which send nothing but tensors: `POST /v1/graphs/{name}`.
 
     The body is a graph's document (see `POST /v1/graphs`), an ONNX model (application/onnx), or a frame with the graph
     in its metadata and with tensors that are inputs of the graph and are kept with it. Without a Content-Type the first
     bytes decide. A graph of the same name is replaced. What is not called for a day is dropped
-    (TENSORPOST_STORED_GRAPH_IDLE_SECONDS).
+    (TENSORPOST_STORED_GRAPH_IDLE_SECONDS). With `max_batch_size`, calls that wait are computed together, where each row
+    of the outputs depends on the same row of the inputs only.
     """
     return await _store(request, request.path_params["name"])
 
@@ -140,24 +153,18 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     service = service_of(request)
     settings, fields, owner = service.settings, header_fields(request.scope["headers"]), service.owner_of(request.scope)
     refuse_content_encoding(fields)
-    refuse_unknown(read_query(request.url.query), [])
+    parameters = read_query(request.url.query)
+    refuse_unknown(parameters, [*BATCH_PARAMETERS])
     caller = caller_of(request.scope)
     with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
-        framing: Framing = request.scope[FRAMING]
-        limit, pause = settings.max_body_bytes, settings.receive_timeout_seconds
-        if framing.chunked:
-            content = bytes(await receive_chunked(request.receive, limit, pause, ticket.grow))
-        else:
-            length = content_length(framing.length, limit)
-            ticket.grow(length)
-            body = RequestBody(request.receive, length, pause)
-            content = await body.whole(limit, "TENSORPOST_MAX_BODY_BYTES")
+        content = await receive_whole(request, settings, ticket)
         watch.start()
         kind = request.headers.get("content-type")
         ticket.grow(reading_bytes(content, kind, settings))
         threads = CallerThreads(service.slow_threads, caller)
         source = await threads.run(True, read_source, content, kind, settings)
-    graph, is_new = service.graphs.put(owner, name, content, source)
+        batches = await threads.run(bool(parameters), batches_from_query, parameters, source)
+    graph, is_new = service.graphs.put(owner, name, content, source, batches=batches)
     described = await threads.run(True, _description, graph)
     return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})
 
@@ -182,6 +189,8 @@ def _description(graph: StoreEntry) -> dict[str, Any]:
 
     source = graph.source
     return _entry(graph) | {
+        "max_batch_size": 0 if graph.batches is None else graph.batches.max_batch_size,
+        "max_queue_delay_microseconds": None if graph.batches is None else graph.batches.max_queue_delay_microseconds,
         "inputs": entries([*source.inputs]),
         "outputs": entries([*source.outputs]),
         "document": source.document,

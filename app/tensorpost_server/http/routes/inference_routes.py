@@ -17,11 +17,20 @@ from starlette.responses import JSONResponse, Response
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 
+from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
+from ..caller_address import caller_of
+from ..caller_watch import CallerWatch
+from ..calls.batch_settings import BatchSettings
 from ..headers import header_fields
 from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
+from ..open_inference.load_request import LOAD_MEMORY_FACTOR, LoadRequest, read_load_request
 from ..open_inference.models import VERSION, Model
 from ..open_inference.shared_memory import RegionKind
 from ..service import service_of
+from ..wires.graph_folder import read_graph_folder
+from ..wires.graph_sources import GraphSource, read_source, reading_bytes
+from ..wires.model_config import read_model_config
+from .whole_body import receive_whole
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
 _MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors
@@ -104,22 +113,56 @@ async def infer(request: Request) -> Response:
 async def repository_index(request: Request) -> JSONResponse:
     """Every model is READY."""
     await _body(request)
-    names = service_of(request).model_names(request.scope)
-    return JSONResponse([{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in names])
+    service = service_of(request)
+    versions = {graph.name: str(graph.version) for graph in service.graphs.listed(service.owner_of(request.scope))}
+    return JSONResponse([
+        {"name": name, "version": versions.get(name, VERSION), "state": "READY", "reason": ""}
+        for name in service.model_names(request.scope)
+    ])  # fmt: skip
 
 
 @router.post(
     "/v2/repository/models/{model}/load", summary="Load a model", openapi_extra=_MODEL, response_class=Response
 )
 async def load_model(request: Request) -> Response:
-    """Operators and stored graphs are always loaded: 200, or 404 for one that there is not."""
-    parameters = (await _body(request)).get("parameters")
-    _model(request)
-    if parameters:
-        raise NoBackend(
-            "a model cannot be loaded from this request; PUT /v1/graphs/{name} stores a graph or an ONNX model"
-        )
+    """Store a model as Triton's clients send one: `{"parameters": {"file:1/model.onnx": "base64", "config": "{}"}}`.
+
+    The file is kept as by `PUT /v1/graphs/{name}`, and the version is that of its path. `config` is Triton's
+    ModelConfig as JSON. Without a file, a graph of the folder TENSORPOST_GRAPHS is read again; operators and the
+    caller's graphs are loaded already: 200, or 404 for one that there is not.
+    """
+    service, settings, name = service_of(request), service_of(request).settings, request.path_params["model"]
+    owner, caller = service.owner_of(request.scope), caller_of(request.scope)
+    threads = CallerThreads(service.slow_threads, caller)
+    with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
+        body = await receive_whole(request, settings, ticket)
+        watch.start()
+        ticket.grow(LOAD_MEMORY_FACTOR * len(body))
+        load = await threads.run(len(body) > INLINE_TEXT_BYTES, read_load_request, body)
+        if load.content is not None:
+            ticket.grow(reading_bytes(load.content, None, settings))
+            source = await threads.run(True, read_source, load.content, None, settings)
+            batches = await threads.run(load.config is not None, _batches, load, name, source)
+            service.graphs.put(owner, name, load.content, source, load.version, batches)
+            return Response()
+        has_file = not service.models.has(name) and not service.graphs.is_of(owner, name)
+        if has_file and settings.graphs is not None:
+            files = await threads.run(True, read_graph_folder, settings.graphs, settings, name)
+            service.graphs.take_files(files, name)
+    model = _model(request)
+    if load.config is not None:
+        if model.stored is None:
+            raise NoBackend("the configuration of an operator cannot be changed")
+        stored = model.stored.stored
+        batches = await threads.run(True, _batches, load, name, stored.source, stored.version)
+        service.graphs.configure(owner, name, batches)
     return Response()
+
+
+def _batches(load: LoadRequest, name: str, source: GraphSource, version: int | None = None) -> BatchSettings | None:
+    if load.config is None:
+        return None
+    return read_model_config(load.config, name, source, version or load.version, load.file_name)
 
 
 @router.post(

@@ -334,7 +334,10 @@ def _check(source: GraphSource, most_nodes: int) -> None:
             if not document.get(member):
                 raise InvalidDescriptor.of([Violation("document", ("graph", member), f"the graph has no {member}")])
     if source.node_count > most_nodes:
-        message = f"the graph has {source.node_count:,} nodes; at most {most_nodes:,} are computed here"
+        message = (
+            f"the graph has {source.node_count:,} nodes; at most {most_nodes:,} are computed here (setting "
+            "TENSORPOST_MAX_GRAPH_NODES)"
+        )
         raise InvalidDescriptor.of(
             [Violation("graph-size", ("graph", "nodes"), message, source.node_count, f"at most {most_nodes} nodes")]
         )

@@ -11,10 +11,12 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from tensorpost.descriptors import NEWEST
+from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
     GraphNotFound,
     InvalidParameter,
@@ -26,12 +28,13 @@ from tensorpost.values.problems import (
 
 from ...engine import Admission
 from ...settings import Settings
-from .graph_sources import GraphSource, read_source
+from ..calls.batch_settings import BatchSettings
+from .graph_folder import FolderGraph, read_graph_folder
+from .graph_sources import GraphSource
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _RESERVED = ("stats",)
 """Names that have another meaning in paths of `/v2/models`."""
-_SUFFIXES = (".json", ".onnx", ".safetensors")
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +51,13 @@ class StoreEntry:
         size_in_bytes: memory that it takes.
         created: when it was stored, seconds since 1970.
         used: when it was used last, by the store's clock.
+        version: its version in `/v2`.
+        batches: how many rows its calls may have, and whether they are joined; None for any number.
         is_kept: whether it is still there; a call that was prepared with it is not repeated otherwise.
         calls: calls so far.
         model: what `/v2` says of it, once somebody has asked.
+        joined_calls: how many calls were computed together with others, or could have been.
+        batches_computed: how many batches of them were computed.
     """
 
     name: str
@@ -60,9 +67,33 @@ class StoreEntry:
     size_in_bytes: int
     created: float
     used: float
+    version: int = 1
+    batches: BatchSettings | None = None
     is_kept: bool = True
     calls: int = 0
     model: object = None
+    joined_calls: int = 0
+    batches_computed: int = 0
+
+    @property
+    def fingerprint(self) -> Hashable:
+        """Equal for graphs whose calls have the same answers."""
+        return self.digest, self.version, self.batches
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that each call sends."""
+        return frozenset([tensor.name for tensor in self.source.inputs])
+
+    def graph_of(self, sent: Mapping[str, Layout], outputs: Sequence[str]) -> Graph:
+        """The graph for tensors of these types and sizes; of a model, what these outputs need."""
+        wanted = outputs if self.source.kind == "onnx" else None
+        return self.source.graph(sent, {}, wanted, NEWEST, self.source.node_count)
+
+    def count_batch(self, calls: int) -> None:
+        """Take note of a batch of so many calls."""
+        self.joined_calls += calls
+        self.batches_computed += 1
 
     def use(self) -> bool:
         """Take note of a call; False if the graph is not kept any more."""
@@ -111,6 +142,14 @@ class GraphStore:
         """Whether the caller may call a graph of this name."""
         return (owner, name) in self._graphs or (None, name) in self._graphs
 
+    def is_of(self, owner: str, name: str) -> bool:
+        """Whether the caller has stored a graph of this name."""
+        return (owner, name) in self._graphs
+
+    def get(self, owner: str, name: str) -> StoreEntry | None:
+        """The graph of this name that the caller may call; None if there is none."""
+        return self._graphs.get((owner, name)) or self._graphs.get((None, name))
+
     def listed(self, owner: str) -> Sequence[StoreEntry]:
         """The graphs that a caller may call, by name."""
         self.sweep()
@@ -118,7 +157,10 @@ class GraphStore:
             [each for (of, _), each in self._graphs.items() if of in (owner, None)], key=lambda each: each.name
         )
 
-    def put(self, owner: str, name: str | None, content: bytes, source: GraphSource) -> tuple[StoreEntry, bool]:
+    def put(
+        self, owner: str, name: str | None, content: bytes, source: GraphSource, version: int = 1,
+        batches: BatchSettings | None = None,
+    ) -> tuple[StoreEntry, bool]:  # fmt: skip
         """Keep a graph, in place of the caller's one of the same name.
 
         Args:
@@ -126,6 +168,8 @@ class GraphStore:
             name: its name; None for the digest.
             content: what was sent.
             source: the same, read.
+            version: its version in `/v2`.
+            batches: how many rows its calls may have, and whether they are joined.
 
         Returns:
             The graph, and whether there was none of its name before.
@@ -158,9 +202,24 @@ class GraphStore:
         self.admission.keep(size)
         if before is not None:
             self._drop(before)
-        graph = StoreEntry(name, owner, source, digest, size, time.time(), time.monotonic())
+        graph = StoreEntry(name, owner, source, digest, size, time.time(), time.monotonic(), version, batches)
         self._graphs[owner, name] = graph
         return graph, before is None
+
+    def configure(self, owner: str, name: str, batches: BatchSettings | None) -> None:
+        """Change how many rows the calls of the caller's graph may have, and whether they are joined.
+
+        Raises:
+            GraphNotFound: there is none.
+            MethodNotAllowed: it is the server's own.
+        """
+        graph = self.find(owner, name)
+        if graph.owner is None:
+            raise _is_the_servers(name)
+        if graph.batches != batches:
+            graph.is_kept = False
+            self.when_dropped(graph)
+            self._graphs[owner, name] = replace(graph, batches=batches, model=None, is_kept=True)
 
     def delete(self, owner: str, name: str) -> None:
         """Drop a graph of the caller.
@@ -187,34 +246,37 @@ class GraphStore:
             InvalidParameter: the folder or a file cannot be used; nothing has changed then, nor if there is no memory.
             LimitExceeded, TooBusy: there is no memory for them.
         """
-        if self.settings.graphs is None:
-            return
-        found: dict[str, tuple[Path, bytes, GraphSource]] = {}
-        for path in _files(self.settings.graphs):
+        if self.settings.graphs is not None:
+            self.take_files(read_graph_folder(self.settings.graphs, self.settings))
+
+    def take_files(self, files: Sequence[FolderGraph], only: str | None = None) -> None:
+        """Keep graphs of the folder in place of those of before; the same ones stay as they are.
+
+        Args:
+            files: what was read.
+            only: the name of the only graph that was looked for; None for all.
+
+        Raises:
+            InvalidParameter: a name cannot be used; nothing has changed then, nor if there is no memory.
+            LimitExceeded, TooBusy: there is no memory for them.
+        """
+        for file in files:
             try:
-                self._check_name(path.stem)
+                self._check_name(file.name)
             except InvalidParameter as error:
-                raise InvalidParameter(f"{path}: {error.detail}") from None
-            if path.stem in found:
-                raise InvalidParameter(
-                    f"{found[path.stem][0]} and {path} are two graphs of one name; rename one of them"
-                )
-            found[path.stem] = (path, *_read_file(path, self.settings))
-        now = time.monotonic()
-        entries = [
-            StoreEntry(
-                name, None, source, hashlib.sha256(content).hexdigest(), source.size_in_bytes, path.stat().st_mtime, now
-            )
-            for name, (path, content, source) in found.items()
-        ]  # fmt: skip
+                raise InvalidParameter(f"{file.path}: {error.detail}") from None
+        entries = {file.name: _entry_of(file) for file in files}
         before = {name: entry for (owner, name), entry in self._graphs.items() if owner is None}
-        changed = [each for each in entries if each.name not in before or before[each.name].digest != each.digest]
-        self.admission.keep(sum([each.size_in_bytes for each in changed]))  # before anything is dropped
-        names = {each.name for each in changed}
+        changed = {
+            name: entry
+            for name, entry in entries.items()
+            if name not in before or before[name].fingerprint != entry.fingerprint
+        }
+        self.admission.keep(sum([each.size_in_bytes for each in changed.values()]))  # before anything is dropped
         for name, entry in before.items():
-            if name in names or name not in found:
+            if name in changed or (name not in entries and only in (None, name)):
                 self._drop(entry)
-        self._graphs |= {(None, each.name): each for each in changed}
+        self._graphs |= {(None, name): entry for name, entry in changed.items()}
 
     def reload(self) -> None:
         """Read the folder again; a mistake in it is logged, and the graphs stay as they are."""
@@ -253,22 +315,8 @@ def _is_the_servers(name: str) -> MethodNotAllowed:
     )
 
 
-def _files(folder: Path) -> Sequence[Path]:
-    """The files of graphs in a folder."""
-    try:
-        return sorted([path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file()])
-    except OSError as error:
-        raise InvalidParameter(
-            f"the folder {folder} (setting TENSORPOST_GRAPHS) cannot be read: {error.strerror or error}"
-        ) from None
-
-
-def _read_file(path: Path, settings: Settings) -> tuple[bytes, GraphSource]:
-    try:
-        content = path.read_bytes()
-        source = read_source(content, None, settings)
-    except OSError as error:
-        raise InvalidParameter(f"{path}: {error.strerror or error}") from None
-    except TensorpostError as error:
-        raise InvalidParameter(f"{path} cannot be used as a graph: {error.detail}") from None
-    return content, source
+def _entry_of(file: FolderGraph) -> StoreEntry:
+    return StoreEntry(
+        file.name, None, file.source, file.digest, file.source.size_in_bytes, file.modified, time.monotonic(),
+        file.version, file.batches,
+    )  # fmt: skip

@@ -31,7 +31,7 @@ from ..background_threads import CallerThreads
 from ..calls.byte_strings import read_strings
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
 from ..encoded_bodies import Npz, Picture
-from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
+from ..media_types import IMAGE_TYPES, MediaType, Pixels, RequestFormat, require_parts
 from ..multipart import ModelTensors, Multipart
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
@@ -59,6 +59,8 @@ from .kept_answer import KeepRequest, KeptAnswer
 from .operator_answer import OperatorAnswer
 from .stored_dialect import StoredDialect
 from .wire import ReadContext
+
+_FOR_MODELS = Pixels("NCHW", "float32")
 
 ParsedHead = TypeVar("ParsedHead")
 
@@ -308,6 +310,9 @@ class OperatorWire:
                 axes = format_.read.axes(format_.request.value)
                 error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {axes}"
             raise
+        except InvalidParameter as error:
+            _explain_pictures(error, [encoded])
+            raise
         except TensorMismatch as error:
             if format_.request is MediaType.NPZ:
                 error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
@@ -323,7 +328,16 @@ class OperatorWire:
         of_model = isinstance(parser, GraphParser) and parser.of_model
         texts = ["model"] if of_model else [parser.document_name]
         parts = await threads.run(True, Multipart.read, content, format_.boundary, texts, format_.read, settings)
-        if of_model:
+        try:
+            return await self._call_of_parts(context, format_, parts)
+        except InvalidParameter as error:
+            _explain_pictures(error, parts.parts)
+            raise
+
+    async def _call_of_parts(self, context: ReadContext, format_: RequestFormat, parts: Multipart) -> Call:
+        assert self._parser is not None
+        threads, parser = context.slow_threads, self._parser
+        if isinstance(parser, GraphParser) and parser.of_model:
             found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query))
             encoded: Encoded = found
             document: Mapping[str, Any] | None = found.graph.document
@@ -421,6 +435,17 @@ def _utf8(text: memoryview) -> str:
         return bytes(text).decode()
     except UnicodeDecodeError as error:
         raise InvalidJson(f"the document is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _explain_pictures(error: InvalidParameter, parts: Sequence[object]) -> None:
+    """Say in an error about inputs of a model what a picture among them is, and what it can be."""
+    for part in parts:
+        if isinstance(part, Picture) and repr(part.name) in error.detail and part.pixels != _FOR_MODELS:
+            media_type = f"image/{part.image.format.lower()}"
+            error.detail += (
+                f"; {part.name!r} is a picture, which is float32 from 0 to 1, channels first, with the Content-Type "
+                f"{media_type}; layout=NCHW; dtype=float32"
+            )
 
 
 def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:

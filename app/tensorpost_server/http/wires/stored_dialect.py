@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import NEWEST
 from tensorpost.values.graph import Graph
-from tensorpost.values.problems import InvalidParameter
+from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from .call_parser import CallInput, is_input, layouts_of, match_names, refuse_unknown, take_options
@@ -42,7 +42,8 @@ class StoredParser:
 
     def __init__(self, dialect: StoredDialect) -> None:
         self._source, self._most_nodes = dialect.stored.source, dialect.most_nodes
-        self._name = dialect.stored.name
+        self._name, self._batches = dialect.stored.name, dialect.stored.batches
+        self._batched = dialect.stored.input_names
         self.inputs: Sequence[CallInput] = self._source.call_inputs
         self.value_names = self._source.value_names
 
@@ -70,9 +71,19 @@ class StoredParser:
         match_names(
             tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
         )
+        if self._batches is not None:
+            self._check_rows(tensors, self._batches.max_batch_size)
         sent = layouts_of(tensors)
         outputs = parameters.get("outputs")
         wanted = None if outputs is None else str(outputs).split(",")
         elements = cast("Mapping[str, NDArray[Any]]", values)
         level = options.feature_level or NEWEST
         return self._source.graph(sent, elements, wanted, level, self._most_nodes), options
+
+    def _check_rows(self, tensors: Sequence[AnnouncedTensor], most: int) -> None:
+        for tensor in tensors:
+            if tensor.name in self._batched and tensor.shape and tensor.shape[0] > most:
+                raise TensorMismatch(
+                    f"the graph {self._name!r} takes at most {most:,} rows in a call (max_batch_size), and "
+                    f"{tensor.name!r} has {tensor.shape[0]:,}"
+                )
