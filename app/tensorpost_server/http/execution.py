@@ -460,7 +460,7 @@ class Execution:
         return slices if prepared.timeout is None else self._without_limit(slices)
 
     def _run_alone(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview | DeviceMemory],
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[RunInput],
         targets: Sequence[DeviceMemory | None] | None = None,
     ) -> AsyncGenerator[memoryview]:  # fmt: skip
         observation = self._observation
