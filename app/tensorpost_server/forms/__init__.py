@@ -9,6 +9,7 @@ from .fused_lines import FusedLines
 from .index_ranges import IndexRange
 from .pointwise import Pointwise
 from .separable import Separable
+from .squeezed_lines import SqueezedLines
 from .windows import Window, WindowFunction
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Pointwise",
     "Reads",
     "Separable",
+    "SqueezedLines",
     "Window",
     "WindowFunction",
     "cut_by_lines",

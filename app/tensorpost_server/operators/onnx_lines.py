@@ -27,7 +27,7 @@ from tensorpost.onnx.parameters import (
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import packed_strides
 
-from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, cut_by_lines, whole_box
+from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, SqueezedLines, cut_by_lines, whole_box
 from ..forms.expression import Expression, call, maximum, minimum, operand
 from ..forms.float16 import wide
 from ..forms.in_blocks import in_blocks
@@ -125,16 +125,7 @@ def _lines(
     lines = Lines(function, axes, shape, (kept,), (parameters,), scratch, reduction=reduction)
     if node.output.shape == kept:
         return lines
-    work = max(1, node.input.element_count // max(1, node.output.element_count))
-    return BoxFunction(
-        _dropped, 1, (("lines", lines), ("axes", axes)), work, scratch=scratch * node.input.element_count
-    )
-
-
-def _dropped(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, lines: Lines, axes: tuple[int, ...]) -> None:
-    spans = iter(box)
-    whole = tuple([(0, 1) if axis in axes else next(spans) for axis in range(len(box) + len(axes))])
-    lines.fill(xp, inputs, whole, xp.expand_dims(out, axes))
+    return SqueezedLines(lines)
 
 
 @form_of_node("TopK")

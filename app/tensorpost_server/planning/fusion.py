@@ -28,7 +28,7 @@ from tensorpost.values.graph import NodeOutput, Ref
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 
-from ..forms import Copies, FusedLines, Lines, Pointwise
+from ..forms import Copies, FusedLines, Lines, Pointwise, SqueezedLines
 from ..forms.expression import FUNCTIONS, Expression, FunctionCall, NumbaLoop, Operand, is_boolean
 from ..forms.onnx_resize import OnnxResize
 from ..forms.separable import Rounding, Separable
@@ -276,7 +276,8 @@ def _composed(first: PlanStep, second: PlanStep, place: int) -> PlanStep | None:
 
 def _reduced(first: PlanStep, second: PlanStep) -> PlanStep | None:
     """An expression, and the reduction that reads what it makes, as one step; None if they cannot be."""
-    a, b, made = first.form, second.form, first.outputs[0].layout
+    a, made = first.form, first.outputs[0].layout
+    b = second.form.lines if isinstance(second.form, SqueezedLines) else second.form
     if not isinstance(a, Pointwise) or not isinstance(b, Lines) or not b.takes_prologue:
         return None
     if not made.packed or made.data_type.numpy_name != "float32" or made.sizes != b.sizes:
@@ -285,7 +286,9 @@ def _reduced(first: PlanStep, second: PlanStep) -> PlanStep | None:
         return None
     pairs = zip(first.inputs, first.operands, strict=True)
     inputs = tuple([replace(slot, layout=layout) for slot, layout in pairs])
-    return replace(second, form=FusedLines(a, b), sources=first.sources, inputs=inputs)
+    fused_lines = FusedLines(a, b)
+    form = SqueezedLines(fused_lines) if isinstance(second.form, SqueezedLines) else fused_lines
+    return replace(second, form=form, sources=first.sources, inputs=inputs)
 
 
 def _is_conversion(step: PlanStep) -> bool:

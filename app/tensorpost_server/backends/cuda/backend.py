@@ -25,7 +25,7 @@ from tensorpost.values.extras import install_command
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
-from ...forms import Array, BoxFunction, Lines
+from ...forms import Array, BoxFunction, Lines, SqueezedLines
 from ...forms.base import Box, extents, whole_box
 from ...forms.convolutions import Convolution
 from ...planning import OutputSlice, Plan, PlanStep
@@ -166,7 +166,7 @@ class CudaBackend:
             return f"{plan.libraries[0]} computes it, in host memory"
         for step in plan.steps:
             moves_bits = isinstance(step.form, (BoxFunction, Array)) and step.form.of_bits
-            by_arrays = isinstance(step.form, (Lines, BoxFunction, Array)) and not moves_bits
+            by_arrays = isinstance(step.form, (Lines, SqueezedLines, BoxFunction, Array)) and not moves_bits
             types = [slot.layout.data_type for slot in (*step.inputs, *step.outputs)]
             if by_arrays and (unknown := [row.numpy_name for row in types if row.in_ml_dtypes]):
                 return f"CuPy's array functions do not compute {unknown[0]}"

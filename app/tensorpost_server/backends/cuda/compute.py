@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import Box, Form, FusedLines
+from ...forms import Box, Form, FusedLines, SqueezedLines
 from ...forms.onnx_resize import OnnxResize
 from . import kernel_files
 from .dimensions import Step
@@ -122,6 +122,8 @@ def fill_keeping(
         out: see `fill`.
         output: see `fill`.
     """
+    if isinstance(form, SqueezedLines):
+        box, out, form = form.with_axes(box), cupy.expand_dims(out, form.axes), form.lines
     if isinstance(form, FusedLines):
         form.fill_parts(cupy, inputs, box, out, partial(fill_keeping, keep))
         return

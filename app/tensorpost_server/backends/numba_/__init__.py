@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.layout import Layout
 
-from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise
+from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise, SqueezedLines
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
 from ...forms.base import Box, extents
@@ -39,7 +39,7 @@ from ..numpy_ import NumpyBackend, slice_block
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
-from .fused_lines_plan import FusedLinesPlanner
+from .fused_lines_plan import FusedLinesPlanner, SqueezedLinesPlanner
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .reduction_plan import ReductionPlanner
 from .sum_plan import SumPlanner
@@ -173,6 +173,8 @@ class NumbaBackend(NumpyBackend):
 
     def fill(self, form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """Fill a box by NumPy; the parts of a fused form by what computes them alone."""
+        if isinstance(form, SqueezedLines):
+            box, out, form = form.with_axes(box), np.expand_dims(out, form.axes), form.lines
         if isinstance(form, FusedLines):
             form.fill_parts(np, inputs, box, out, self._fill_part)
         else:
@@ -192,6 +194,9 @@ class NumbaBackend(NumpyBackend):
 
     def _planner(self, form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Planner | str:
         """What plans a form with inputs and outputs of these types, or why NumPy computes it."""
+        if isinstance(form, SqueezedLines):
+            inner = self._planner(form.lines, inputs, outputs)
+            return inner if isinstance(inner, str) else SqueezedLinesPlanner(form, inner)
         if isinstance(form, FusedLines):
             prologue = self._planner(form.prologue, inputs, ("float32",))
             reduction = self._planner(form.lines, ("float32",), outputs)

@@ -11,6 +11,7 @@ from ...forms import Box
 from ...forms.arrays import LINES_AT_ONCE
 from ...forms.base import blocks, extents
 from ...forms.fused_lines import FusedLines
+from ...forms.squeezed_lines import SqueezedLines
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, LaunchPlan, Planner, Scratch, StridedBuffer
 
 LINE = 64  # bytes of a cache line
@@ -99,3 +100,24 @@ class FusedLinesPlanner:
         made = StridedBuffer(strides, 4, kind, -first, FIRST_INPUT)
         reduction = self.reduction.plan([made], replace(target, offset=begin), block, 0)
         return _LineBlocks(prologue, reduction, 4 * math.prod(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class SqueezedLinesPlanner:
+    """Plans of a reduction whose output lacks the axes along the lines.
+
+    Attributes:
+        form: the form.
+        lines: plans the reduction with these axes.
+    """
+
+    group: ClassVar[str] = "reductions"
+    form: SqueezedLines
+    lines: Planner
+
+    def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
+        """See `Planner.plan`."""
+        strides = iter(target.strides)
+        count = len(target.strides) + len(self.form.axes)
+        with_axes = [0 if axis in self.form.axes else next(strides) for axis in range(count)]
+        return self.lines.plan(sources, replace(target, strides=tuple(with_axes)), self.form.with_axes(box), output)
