@@ -165,11 +165,12 @@ class CudaBackend:
         if plan.libraries:
             return f"{plan.libraries[0]} computes it, in host memory"
         for step in plan.steps:
-            moves_bits = isinstance(step.form, (BoxFunction, Array)) and step.form.of_bits
-            by_arrays = isinstance(step.form, (Lines, SqueezedLines, BoxFunction, Array)) and not moves_bits
+            by_arrays = isinstance(step.form, (Lines, SqueezedLines, BoxFunction, Array))
             types = [slot.layout.data_type for slot in (*step.inputs, *step.outputs)]
-            if by_arrays and (unknown := [row.numpy_name for row in types if row.in_ml_dtypes]):
-                return f"CuPy's array functions do not compute {unknown[0]}"
+            if unknown := [row.numpy_name for row in types if row.is_small]:
+                return f"{unknown[0]} is computed in host memory"
+            if by_arrays and any(row.in_ml_dtypes for row in types):
+                return "CuPy's array functions do not compute bfloat16"
         needed = plan.input_bytes + plan.constant_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
             what = "its inputs, constants and intermediate results" if plan.held_bytes else "its inputs"
