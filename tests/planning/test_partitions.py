@@ -197,7 +197,7 @@ def alone(op: OnnxNode, arrays: Sequence[NDArray[Any]], *, as_ours: bool) -> lis
     outputs = range(len(inputs), len(inputs) + len(op.outputs))
     part = PartitionNode(op, form_of(op), "node", tuple(inputs), tuple(outputs))
     opset = max(8, op.schema.since_version)
-    return [*partition_form([part], inputs, outputs, opset, as_ours=as_ours).compute(np, arrays)]
+    return [*partition_form([part], inputs, outputs, {"": opset}, as_ours=as_ours).compute(np, arrays)]
 
 
 def samples() -> Iterator[tuple[OnnxNode, list[NDArray[Any]]]]:
@@ -297,7 +297,7 @@ def test_every_operator_is_written_as_onnx_runtime_reads_it():
             continue  # ONNX Runtime's own range
         inputs = [(slot.name, tensor) for slot, (_, tensor) in zip(op.inputs, op.tensors, strict=True)]
         written = WrittenNode(op, "node", tuple([name for name, _ in inputs]), tuple([name for name, _ in op.results]))
-        model = onnx.load_from_string(model_bytes([written], inputs, op.results, op.schema.since_version))
+        model = onnx.load_from_string(model_bytes([written], inputs, op.results, {"": op.schema.since_version}))
         onnx.checker.check_model(model, full_check=True)
         expected = compute(op, {slot.name: x for slot, x in zip(op.inputs, arrays, strict=True)})
         for found, wanted in zip(alone(op, arrays, as_ours=False), expected, strict=True):

@@ -14,7 +14,7 @@ from tensorpost.onnx import OnnxNode, OnnxTensor
 
 from ..forms import Array, Form, whole_box
 from .onnx_model_writer import WrittenNode, model_bytes
-from .onnx_runtime import LIBRARY, array_form, require_runtime
+from .onnx_runtime import LEAST_OPSET, LIBRARY, array_form, require_runtime
 from .onnx_runtime_cost import extra_bytes
 
 __all__ = ["LEAST_OPSET", "SAME_FROM", "PartitionNode", "gives_same_bytes", "may_join", "partition_form"]
@@ -26,8 +26,6 @@ SAME_FROM: Mapping[str, int] = {
     "Transpose": 1, "Unsqueeze": 1,
 }  # fmt: skip
 """The first version of each operator that ONNX Runtime computes, and to the same bytes."""
-LEAST_OPSET = 8
-"""The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
 _NEWEST = 21
 """The newest version of those. The oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a
 model of such an opset, which its own nodes do not need."""
@@ -68,7 +66,8 @@ def may_join(node: OnnxNode, form: Form) -> bool:
 
 
 def partition_form(
-    nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opset: int, *, as_ours: bool
+    nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opsets: Mapping[str, int], *,
+    as_ours: bool,
 ) -> Array:  # fmt: skip
     """The form of all these nodes together.
 
@@ -76,7 +75,7 @@ def partition_form(
         nodes: the nodes, each after those whose outputs it reads.
         inputs: the tensors that no node makes.
         outputs: the tensors that are read outside.
-        opset: the version of ONNX's operators that all nodes are read at.
+        opsets: the version of each domain's operators that all nodes are read at.
         as_ours: whether nodes that are not ONNX Runtime's alone give the bytes of our forms.
 
     Raises:
@@ -104,7 +103,7 @@ def partition_form(
     newest = max([node.operation for node in nodes], key=lambda each: each.schema.since_version)
     what = f"{len(nodes)} nodes from {nodes[0].name!r} to {nodes[-1].name!r}"
     named = tuple([(node.name, node.operation.name) for node in nodes])
-    model = model_bytes(written, given, made, opset)
+    model = model_bytes(written, given, made, opsets)
     return array_form(model, given, [tensor for _, tensor in made], work, held, beside, what, newest.name, named)
 
 

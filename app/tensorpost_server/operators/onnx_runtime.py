@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorpost.onnx import OnnxNode, OnnxSchema, OnnxTensor
 from tensorpost.onnx.parameters import ModelParameters
+from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.extras import install_command
@@ -25,8 +26,11 @@ from ..child_processes.process import FunctionRefused
 from ..child_processes.segment import SharedSegment
 from ..forms import Array
 from ..forms.base import away_from_processor, raise_if_abandoned
+from .onnx_model_writer import WrittenNode, model_bytes
 from .onnx_runtime_cost import extra_bytes, work_of
 
+LEAST_OPSET = 8
+"""The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
 LIBRARY = ONNX_RUNTIME.name
 _LEAST_BYTES = 64 << 20
 """Memory that a call may take in its process beside its tensors and what follows from its attributes: the session, what
@@ -50,7 +54,11 @@ def model_form(node: OnnxNode) -> Array:
     require_runtime(node.name)
     outputs = [tensor for _, tensor in node.results]
     tensor_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in node.tensors], *outputs)])
-    model = node.parameters_as(ModelParameters).model
+    if isinstance(node, OnnxProtoNode):
+        named = WrittenNode(node, "n0", [name for name, _ in node.tensors], [name for name, _ in node.results])
+        model = model_bytes([named], node.tensors, node.results, {"": LEAST_OPSET, **dict(node.opsets)})
+    else:
+        model = node.parameters_as(ModelParameters).model
     return array_form(
         model, node.tensors, outputs, work_of(node), tensor_bytes, extra_bytes(node), node.name, node.name
     )

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 
 from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import schema_of
 from tensorpost.values.graph import Graph, NodeOutput, Ref
 from tensorpost.values.operation import Slot
@@ -48,11 +49,11 @@ def in_one_partition(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[Pla
         if not isinstance(node.operation, OnnxNode):
             raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}")
     everything = range(len(graph.nodes))
-    opset = _opset_of(graph, everything, least=1)
+    opsets = _opsets_of(graph, everything, least=1)
     for number in everything:
-        if not _is_same_at(opset, graph.nodes[number].operation):
+        if not _is_same_at(opsets, graph.nodes[number].operation):
             node = graph.nodes[number]
-            raise _not_onnx(f"the node {node.name!r} ({node.operation.name}) is another version at opset {opset}")
+            raise _not_onnx(f"the node {node.name!r} ({node.operation.name}) is another version at opset {opsets['']}")
     return _joined(graph, steps, [everything], as_ours=False)
 
 
@@ -73,8 +74,8 @@ def _groups(graph: Graph, steps: Sequence[PlanStep]) -> list[list[int]]:
     if len(theirs) < 2:
         return []
     joins |= theirs
-    opset = _opset_of(graph, joins)
-    joins = {number for number in joins if _is_same_at(opset, graph.nodes[number].operation)}
+    opsets = _opsets_of(graph, joins)
+    joins = {number for number in joins if _is_same_at(opsets, graph.nodes[number].operation)}
     before = {
         number: [ref.node for ref in node.inputs if isinstance(ref, NodeOutput)]
         for number, node in enumerate(graph.nodes)
@@ -117,21 +118,32 @@ def _within(before: Mapping[int, Sequence[int]], first: dict[int, int], number: 
     return [source for source in before[number] if source in first and _root(first, source) == root]
 
 
-def _opset_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> int:
-    """The lowest opset that has all the nodes' versions: ONNX Runtime may not know the one that was sent."""
-    return max([least, *[operation.schema.since_version for operation in _operations(graph, numbers)]])
+def _opsets_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> dict[str, int]:
+    """The opset of each domain: that of nodes with subgraphs, if there are any, whose nodes are read at it.
+
+    Otherwise the lowest one that has all the nodes' versions: ONNX Runtime may not know the one that was sent.
+    """
+    operations = _operations(graph, numbers)
+    fixed: dict[str, int] = {}
+    for operation in operations:
+        if isinstance(operation, OnnxProtoNode):
+            fixed = {**dict(operation.opsets), **fixed}
+    versions = [each.schema.since_version for each in operations if not isinstance(each, OnnxProtoNode)]
+    return {"": max([least, *versions]), **fixed}
 
 
 def _operations(graph: Graph, numbers: Collection[int]) -> list[OnnxNode]:
-    found = [graph.nodes[number].operation for number in numbers]
+    found = [graph.nodes[number].operation for number in sorted(numbers)]
     return [operation for operation in found if isinstance(operation, OnnxNode)]
 
 
-def _is_same_at(opset: int, operation: object) -> bool:
-    """Whether the node is the same version of its operator at this opset."""
+def _is_same_at(opsets: Mapping[str, int], operation: object) -> bool:
+    """Whether the node is the same version of its operator at these opsets."""
     assert isinstance(operation, OnnxNode)
+    if isinstance(operation, OnnxProtoNode):
+        return all(opsets.get(domain) == version for domain, version in operation.opsets)
     try:
-        return schema_of(operation.op_type, opset).since_version == operation.schema.since_version
+        return schema_of(operation.op_type, opsets[""]).since_version == operation.schema.since_version
     except (InvalidDescriptor, UnknownOperator):
         return False
 
@@ -201,9 +213,9 @@ def _step_of(
             numbers.setdefault(ref, len(numbers))
         read, written = tuple([numbers[ref] for ref in node.inputs]), tuple([numbers[ref] for ref in outputs])
         nodes.append(PartitionNode(node.operation, step.form, node.name, read, written))
-    opset = _opset_of(graph, group, LEAST_OPSET if as_ours else 1)
+    opsets = _opsets_of(graph, group, LEAST_OPSET if as_ours else 1)
     given, made_here = [numbers[ref] for ref in inputs], [numbers[ref] for ref in sent]
-    form = partition_form(nodes, given, made_here, opset, as_ours=as_ours)
+    form = partition_form(nodes, given, made_here, opsets, as_ours=as_ours)
     slots = [Slot(f"input_{place}", slot.layout) for place, slot in enumerate(inputs.values())]
     results = [Slot(f"output_{place}", made[ref].layout) for place, ref in enumerate(sent)]
     return PlanStep(form, tuple(inputs), tuple(slots), tuple(results), graph.nodes[group[-1]].name)

@@ -23,7 +23,7 @@ __all__ = ["MOST_FOLDED", "folded", "shape_of"]
 MOST_FOLDED = 4096
 """Elements of a result that is folded."""
 
-_DTYPES = {row.onnx_code: row.dtype for row in DATA_TYPES if row.dtype.kind != "O"}  # strings stay as they are
+_TYPES = {row.onnx_code: row for row in DATA_TYPES}
 _KnownArray: TypeAlias = NDArray[Any]
 _KnownInputs: TypeAlias = Sequence[_KnownArray | None]
 _NodeAttributes: TypeAlias = Mapping[str, Any]
@@ -119,7 +119,9 @@ def _concat(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
 
 
 def _cast(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
-    array, kind = _needed(inputs, 0), _DTYPES[attributes["to"]]
+    array, kind = _needed(inputs, 0), _TYPES[attributes["to"]].dtype
+    if kind.kind == "O":
+        raise ValueError("strings stay as they are")
     if array.dtype.kind == "f" and kind.kind in "iu":
         array = np.trunc(array)
     return array.astype(kind)

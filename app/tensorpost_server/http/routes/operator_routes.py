@@ -19,6 +19,7 @@ from tensorpost.graphs.graph_document import read_graph
 from tensorpost.graphs.graph_levels import lowest_level_of
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.onnx.package import since_version
+from tensorpost.onnx.proto_node import is_by_onnx_runtime
 from tensorpost.onnx.schemas import is_own, schema_of
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
@@ -416,6 +417,7 @@ def _graph_verdict(level: FeatureLevel, document: Any, most_nodes: int) -> tuple
     verdict = _verdict(level, []) | {
         "lowest_feature_level": None if lowest is None else str(lowest),
         "nodes": nodes,
+        "onnx_runtime": [node.name for node in graph.nodes if is_by_onnx_runtime(node.operation)],
         **_sizes(graph.inputs, graph.output_slots),
     }
     return verdict, graph

@@ -201,7 +201,7 @@ class StoredModel:
         model = replace(model, initializers=initializers, nodes=tuple(nodes))
         values = [value for node in nodes for value in node.attributes.values()]
         size = sum([getattr(value, "nbytes", 0) for value in (*initializers.values(), *values)])
-        size += _NODE_BYTES * len(nodes)
+        size += _NODE_BYTES * len(nodes) + sum([len(node.message or b"") for node in nodes])
         inputs = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in model.inputs]
         named = {tensor.name for tensor in inputs}
         given = [_call_input(tensor.name) for tensor in inputs]
@@ -406,7 +406,7 @@ def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_small(tensor: DeclaredTensor) -> bool:
     row, sizes = tensor.data_type, tensor.sizes
-    if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iu":
+    if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iub":
         return False
     return all(isinstance(size, int) and size <= MOST_VALUES for size in sizes)
 
