@@ -49,7 +49,7 @@ class WrittenNode:
 
 def model_bytes(
     nodes: Sequence[WrittenNode], inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[tuple[str, OnnxTensor]],
-    opsets: Mapping[str, int],
+    opsets: Mapping[str, int], *, any_sizes: bool = False,
 ) -> bytes:  # fmt: skip
     """A `ModelProto`.
 
@@ -58,13 +58,14 @@ def model_bytes(
         inputs: name, type and shape of each tensor that is given.
         outputs: the same of each tensor that comes back.
         opsets: the version of each domain's operators that all nodes are read at; ONNX's own is the empty name.
+        any_sizes: whether it says no sizes of tensors, so that the same model is made for others.
     """
     graph: list[bytes] = []
     for node in nodes:
         graph += _node_fields(node)
     graph.append(text_field(2, "partition"))
-    graph += [message_field(11, _value_info(name, tensor)) for name, tensor in inputs]
-    graph += [message_field(12, _value_info(name, tensor)) for name, tensor in outputs]
+    graph += [message_field(11, _value_info(name, tensor, any_sizes=any_sizes)) for name, tensor in inputs]
+    graph += [message_field(12, _value_info(name, tensor, any_sizes=any_sizes)) for name, tensor in outputs]
     imported = [message_field(8, text_field(1, domain) + whole_field(2, opsets[domain])) for domain in sorted(opsets)]
     parts = [whole_field(1, _IR_VERSION), text_field(2, "tensorpost"), message_field(7, b"".join(graph)), *imported]
     return b"".join(parts)
@@ -209,9 +210,9 @@ def _tensor(array: Any) -> bytes:
     return b"".join([*dims, whole_field(2, data_type(array.dtype).onnx_code), message_field(9, array.tobytes())])
 
 
-def _value_info(name: str, tensor: OnnxTensor) -> bytes:
+def _value_info(name: str, tensor: OnnxTensor, *, any_sizes: bool) -> bytes:
     """A `ValueInfoProto`."""
-    sizes = b"".join([message_field(1, whole_field(1, size)) for size in tensor.shape])
+    sizes = b"".join([message_field(1, b"" if any_sizes else whole_field(1, size)) for size in tensor.shape])
     return text_field(1, name) + message_field(
         2, message_field(1, whole_field(1, tensor.row.onnx_code) + message_field(2, sizes))
     )

@@ -205,7 +205,9 @@ def make_plan(graph: Graph | Operation, slice_bytes: int, *, by_onnx_runtime: bo
         NoBackend: ONNX Runtime computes some of it, and is not installed.
     """
     key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
-    is_large = key.size_in_bytes > _MOST_KEPT_BYTES
+    # What a stored graph keeps is freed with the graph; its planned calls are in the call cache, which knows when.
+    is_kept = any(isinstance(data, memoryview) for _, data in key.graph.constants)
+    is_large = is_kept or key.size_in_bytes > _MOST_KEPT_BYTES
     return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes, by_onnx_runtime)
 
 

@@ -16,7 +16,7 @@ from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
 from tensorpost.graphs.graph_document import Weights, read_graph
 from tensorpost.graphs.model_graph import model_graph
-from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, OnnxModel, read_model
+from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
@@ -180,7 +180,7 @@ class StoredModel:
 
     Attributes:
         model: the model. Its arrays are copies: in a file, they begin anywhere.
-        views: the bytes of its initializers, by the identity of their arrays.
+        views: the bytes of its constants, by the identity of their arrays.
     """
 
     model: OnnxModel
@@ -208,7 +208,8 @@ class StoredModel:
         given += [_call_input(name, optional=True) for name in initializers if name not in named]
         # Whole numbers of few elements, as the shape of a Reshape.
         small = frozenset([each.name for each in inputs if _is_small(each)])
-        views = {id(array): _bytes_of(array) for array in initializers.values()}
+        arrays = [*initializers.values(), *[array for node in nodes for array in _arrays_of(node)]]
+        views = {id(array): _bytes_of(array) for array in arrays}
         return cls(model, views, size, inputs, given, small)
 
     @property
@@ -398,6 +399,17 @@ def _sizes_in(declared: Any) -> tuple[int | str | None, ...] | None:
 
 def _call_input(name: str, *, optional: bool = False) -> CallInput:
     return CallInput(name, optional=optional, is_array=False)
+
+
+def _arrays_of(node: ModelNode) -> Iterator[NDArray[Any]]:
+    """The arrays in a node's attributes, and in those of its subgraphs."""
+    for value in node.attributes.values():
+        if isinstance(value, np.ndarray):
+            yield cast("NDArray[Any]", value)
+    for graph in node.subgraphs.values():
+        yield from graph.initializers.values()
+        for inner in graph.nodes:
+            yield from _arrays_of(inner)
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
