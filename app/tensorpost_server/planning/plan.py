@@ -31,6 +31,8 @@ it is computed in turns of `TURN_SECONDS`, by the clock, and the cut depends on 
 last bits depend on it. One element of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`.
 """
 
+BY_LIBRARY = " by "
+"""Stands between an operator and its library in the kind of a plan."""
 _MOST_KEPT_BYTES = 256 * 1024  # of the documents and constants of a graph whose plan is kept for the next call
 
 
@@ -156,8 +158,12 @@ class Plan:
 
     @property
     def cost_kind(self) -> str:
-        """Plans of one kind share what an element costs: those of an operator, but for resampling of integers."""
-        return f"{self.operator} of integers" if self.rounds_integers else self.operator
+        """Plans of one kind share what an element costs: those of an operator, but for resampling of integers.
+
+        Those of which a library computes a part are a kind of their own: an element of a convolution costs it little.
+        """
+        kind = f"{self.operator} of integers" if self.rounds_integers else self.operator
+        return f"{kind}{BY_LIBRARY}{'+'.join(self.libraries)}" if self.libraries else kind
 
     @property
     def operator(self) -> str:
