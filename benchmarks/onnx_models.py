@@ -9,9 +9,9 @@ Each case is a model with its inputs and outputs; it counts if every output has 
 case's tolerance, the elements of the expected one. Needs the package onnx, whose tests these are.
 
 The networks get random weights, since each of theirs is one number. A call is `run_model` with the bytes of the
-model: it reads it, sends weights and input, and gets the output; or, of a stored model, sends the input alone. Then the computation alone is timed, in this process:
-each node by itself, with partitions, and as a whole, all with ONNX Runtime in its child process; the first two must
-give the same bytes.
+model: it reads it, sends weights and input, and gets the output; of a stored model, it sends the input alone. Then the
+computation alone is timed, in this process: each node by itself, with partitions, and as a whole, all with ONNX Runtime
+in its child process; the first two must give the same bytes.
 """
 
 from __future__ import annotations
