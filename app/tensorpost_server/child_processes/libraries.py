@@ -91,6 +91,7 @@ def close_libraries() -> None:
             _inferred.cache_clear()
             ONNX.close()
             ONNX_RUNTIME.close()
+            ONNX_RUNTIME.session_bytes = 0
             PICTURES.close()
 
 

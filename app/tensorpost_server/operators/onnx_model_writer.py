@@ -17,7 +17,7 @@ from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.onnx.model_reader import read_model
 from tensorpost.onnx.operator_schema import OnnxInput
 from tensorpost.onnx.parameters import ModelParameters
-from tensorpost.onnx.proto_node import OnnxProtoNode, renamed_node
+from tensorpost.onnx.proto_node import OnnxProtoNode, renamed_node, tensor_message
 from tensorpost.onnx.protobuf import fields, fixed32_field, message_field, text_field, varint_bytes, whole_field
 from tensorpost.values.datatypes import data_type
 
@@ -75,7 +75,7 @@ def _node_fields(node: WrittenNode) -> Iterator[bytes]:
     """The node, and the constants that belong to it, as fields of a `GraphProto`."""
     operation = node.operation
     if isinstance(operation, OnnxProtoNode):
-        yield _proto_node(node, operation)
+        yield from _proto_node(node, operation)
         return
     if node.of_signed_zeros and operation.op_type in ("Clip", "Relu"):
         yield from _bounded(node)
@@ -100,19 +100,22 @@ def _node_fields(node: WrittenNode) -> Iterator[bytes]:
     yield _node(node.name, operation.op_type, read, node.outputs, attributes)
 
 
-def _proto_node(node: WrittenNode, operation: OnnxProtoNode) -> bytes:
+def _proto_node(node: WrittenNode, operation: OnnxProtoNode) -> Iterator[bytes]:
     """A node that is written as it came, with the names of this model; what lies in its subgraphs gets its own."""
-    (proto,) = read_model(operation.model).nodes
+    model = read_model(operation.model)
+    (proto,) = model.nodes
     assert proto.message is not None
     names = {f"i{place}": name for place, name in enumerate(node.inputs)}
     made = dict(zip([name for name in proto.outputs if name], node.outputs, strict=True))
-    inputs = [name and names[name] for name in proto.inputs]
     outputs = [name and made[name] for name in proto.outputs]
 
     def renamed(name: str) -> str:
         return names.get(name) or f"{node.name}.{name}"
 
-    return message_field(1, renamed_node(proto.message, inputs, outputs, renamed, node.name))
+    inputs = [name and renamed(name) for name in proto.inputs]
+    for name, array in model.initializers.items():
+        yield message_field(5, tensor_message(array) + text_field(8, renamed(name)))
+    yield message_field(1, renamed_node(proto.message, inputs, outputs, renamed, node.name))
 
 
 def _bounded(node: WrittenNode) -> Iterator[bytes]:
@@ -124,7 +127,7 @@ def _bounded(node: WrittenNode) -> Iterator[bytes]:
     for key in ("min", "max"):
         if (number := numbers.get(key)) is not None:
             bounds[key] = f"{node.name}.{key}"
-            yield message_field(5, _tensor(np.array(number, np.float32)) + text_field(8, bounds[key]))
+            yield message_field(5, tensor_message(np.array(number, np.float32)) + text_field(8, bounds[key]))
     source = node.inputs[0]
     steps = [(op_type, bounds[key]) for key, op_type in (("min", "Max"), ("max", "Min")) if key in bounds]
     for place, (op_type, bound) in enumerate(steps):
@@ -175,7 +178,7 @@ def _attribute(name: str, kind: str, value: Any) -> bytes:
             parts.append(text_field(4, str(value)))
         case "TENSOR":
             element_type, number = value
-            parts.append(message_field(5, _tensor(np.array([number], data_type(element_type).dtype))))
+            parts.append(message_field(5, tensor_message(np.array([number], data_type(element_type).dtype))))
         case "FLOATS":
             parts.append(message_field(7, np.array(value, "<f4").tobytes()))
         case _:
@@ -188,7 +191,7 @@ def _constant(operation: OnnxNode, name: str, values: Sequence[int | float]) -> 
     entry = operation.schema.input(name)
     assert entry is not None
     array = np.array(values, data_type(_type_of(operation, entry, values)).dtype)
-    return _tensor(array.reshape(()) if name in _SCALARS and array.size == 1 else array)
+    return tensor_message(array.reshape(()) if name in _SCALARS and array.size == 1 else array)
 
 
 def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float]) -> str:
@@ -202,12 +205,6 @@ def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float
                 return tensor.row.numpy_name
     whole = all(isinstance(value, int) for value in values)
     return "int64" if whole and "int64" in types else types[0]
-
-
-def _tensor(array: Any) -> bytes:
-    """A `TensorProto`."""
-    dims = [whole_field(1, size) for size in array.shape]
-    return b"".join([*dims, whole_field(2, data_type(array.dtype).onnx_code), message_field(9, array.tobytes())])
 
 
 def _value_info(name: str, tensor: OnnxTensor, *, any_sizes: bool) -> bytes:

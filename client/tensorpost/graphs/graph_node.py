@@ -12,7 +12,7 @@ from ..descriptors.catalogue import slot_name
 from ..onnx.node import OnnxNode
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import Path
-from ..onnx.schemas import NEWEST_OPSET, schema_of
+from ..onnx.schemas import NEWEST_OPSET, is_own, schema_of
 from ..onnx.strings import has_strings
 from ..onnx.tensor import OnnxTensor
 from ..values.graph import Ref
@@ -22,6 +22,7 @@ from ..values.problems import InvalidDescriptor, Violation, counted
 
 __all__ = ["SOURCE", "ReadableTensor", "is_list", "is_object", "read_node", "references"]
 
+_MOST_VALUES = 64  # as many as a tensor has dimensions
 SOURCE = "tensorpost's form of a graph"
 """The source of the rules of a graph's document."""
 
@@ -179,7 +180,25 @@ def _read_onnx(
             given[name] = OnnxTensor(tensor.layout.data_type.numpy_name, tensor.layout.sizes)
     document = {"op_type": members["op_type"], "opset": opset, "inputs": given}
     document |= {key: members[key] for key in ("attributes", "outputs") if key in members}
-    return OnnxNode.from_json(document), sources
+    try:
+        return OnnxNode.from_json(document), sources
+    except InvalidDescriptor:
+        # Of an operator that only the package onnx knows, it is not known which inputs decide sizes.
+        small = {} if is_own(schema.op_type) else _small_values(sources)
+        if not small:
+            raise
+    document["inputs"] = given | small
+    return OnnxNode.from_json(document), {name: tensor for name, tensor in sources.items() if name not in small}
+
+
+def _small_values(sources: Mapping[str, ReadableTensor]) -> dict[str, list[int]]:
+    """Constants that may decide sizes, as numbers: few, whole, and in a row."""
+    known = {name: tensor.value for name, tensor in sources.items() if tensor.value is not None}
+    return {
+        name: value.reshape(-1).tolist()
+        for name, value in known.items()
+        if value.dtype.kind in "iu" and value.ndim <= 1 and 0 < value.size <= _MOST_VALUES
+    }
 
 
 def _onnx_inputs(inputs: object, schema: OnnxSchema) -> Mapping[str, Any]:

@@ -263,7 +263,7 @@ class _ModelReader:
         if is_proto_node(node):
             if node.domain:  # of others, the subgraphs say how many there are
                 outputs = [each if each in self._read else "" for each in outputs]
-            found = canonical_node(node, self._opsets, outputs, MOST_FLOATS_BY_VALUE)
+            found = canonical_node(node, self._opsets, outputs, self._values, MOST_FLOATS_BY_VALUE)
             texts = [self._text(each, node, path) for each in found.reads]
             for place, array in enumerate(found.weights):
                 self._values[weight := f"{name}/weight_{place}"] = array

@@ -71,9 +71,9 @@ def read_proto_node(
     except InvalidDescriptor as error:
         raise error.prefixed("proto") from None
     names = [tensor.name for tensor in model.inputs]
-    if len(model.nodes) != 1 or model.initializers or names != [f"i{place}" for place in range(len(texts))]:
+    if len(model.nodes) != 1 or names != [f"i{place}" for place in range(len(texts))]:
         message = f"the model in proto must have one node and the inputs i0 to i{len(texts) - 1}, as inputs lists them"
-        raise refused(("proto",), message, names[:8], "one node without initializers")
+        raise refused(("proto",), message, names[:8], "one node")
     (node,) = model.nodes
     if not is_proto_node(node):
         message = f"{node.op_type} is given as proto; that is for If, Loop, Scan and the domain {ML_DOMAIN}"
@@ -83,7 +83,8 @@ def read_proto_node(
         message = f"the subgraphs of {node.op_type} have {count:,} nodes; at most {most_nodes:,} are computed here"
         raise refused(("proto",), message, count, f"at most {most_nodes} nodes")
     given = [tensors[each] for each in texts]
-    found = _inferred(node, dict(zip(names, given, strict=True)), model.opsets)
+    scope = {name: _constant_tensor(array) for name, array in model.initializers.items()}
+    found = _inferred(node, scope | dict(zip(names, given, strict=True)), model.opsets)
     outputs = [tensor for name, tensor in zip(node.outputs, found.results, strict=False) if name]
     for tensor in outputs:
         if too_large(tensor.data_type, tensor.shape) or len(tensor.shape) > 64:

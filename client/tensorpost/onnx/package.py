@@ -72,6 +72,10 @@ _NOT_IN_DIRECTML = frozenset((
 ))  # fmt: skip
 
 
+_LIKE_THEIR_INPUT = frozenset({"GroupNormalization"})
+"""Operators for which the package infers no shape, and whose output has that of the first input."""
+
+
 def since_version(op_type: str, opset: int) -> SchemaVersion | str:
     """The number and the row of the version that the opset means; why there is none if it cannot be computed.
 
@@ -112,7 +116,10 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
         context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
     shapes: list[tuple[int, ...]] = []
     types: dict[str, str] = {}
-    for entry, (name, element_type, sizes) in zip(schema.outputs, inferred.outputs, strict=False):
+    for entry, (name, element_type, found) in zip(schema.outputs, inferred.outputs, strict=False):
+        sizes = found
+        if found is None and schema.op_type in _LIKE_THEIR_INPUT:
+            sizes = context.tensors[schema.inputs[0].name].shape
         _check_shape(context, name, sizes)
         kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == element_type]
         if not kind:
@@ -156,6 +163,14 @@ def _check_shape(context: InferenceContext, name: str, sizes: Sequence[int | Non
         would = f": {name} would have the shape {list(sizes or ())}" if known else ""
         message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
         context.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
+    if sizes is None and not context.values:
+        message = (
+            f"onnx does not infer the shape of {name} of {schema.op_type} from these inputs, and it must be known "
+        )
+        message += "before anything is computed"
+        if len(schema.inputs) > 1:
+            message += "; if it depends on elements, give the inputs that decide it by value, as lists of numbers"
+        context.refuse("onnx", ("inputs",), message, None, f"inputs from which the shape of {name} follows")
     message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
     if len(schema.inputs) > 1:
         message += "; give the inputs that decide it by value, as lists of numbers"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..values.datatypes import data_type
 from ..values.operation import Operation
 from .model_reader import ML_DOMAIN, ModelNode
 from .node import OnnxNode
@@ -26,12 +27,20 @@ from .protobuf import fields, message_field, text_field, whole_field
 from .schemas import is_own
 from .tensor import OnnxTensor
 
-__all__ = ["CONTROL_FLOW", "CanonicalNode", "OnnxProtoNode", "canonical_node", "is_by_onnx_runtime", "renamed_node"]
+__all__ = [
+    "CONTROL_FLOW",
+    "CanonicalNode",
+    "OnnxProtoNode",
+    "canonical_node",
+    "is_by_onnx_runtime",
+    "renamed_node",
+    "tensor_message",
+]
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 """Operators with graphs in their attributes."""
 _IR_VERSION = 8
-_IS_TAKEN = re.compile(r"[io][0-9]+|s\..*", re.DOTALL)
+_IS_TAKEN = re.compile(r"[cio][0-9]+|s\..*", re.DOTALL)
 """Names that tensors of a subgraph do not have here."""
 
 
@@ -95,6 +104,7 @@ class CanonicalNode(NamedTuple):
 
     Attributes:
         model: the model of the node, whose inputs are called `i0`, `i1` and so on, and its outputs `o0` and so on.
+            Small constants that it reads are its initializers, since they may decide sizes: `c0`, `c1` and so on.
         reads: the tensors that the inputs are, without those in `weights`, which come after them.
         weights: large constants of its subgraphs, which are inputs here.
     """
@@ -105,7 +115,8 @@ class CanonicalNode(NamedTuple):
 
 
 def canonical_node(
-    node: ModelNode, opsets: Mapping[str, int], outputs: Sequence[str], most_by_value: int
+    node: ModelNode, opsets: Mapping[str, int], outputs: Sequence[str], values: Mapping[str, NDArray[Any]],
+    most_by_value: int,
 ) -> CanonicalNode:  # fmt: skip
     """A node alone.
 
@@ -113,11 +124,15 @@ def canonical_node(
         node: the node, with its message.
         opsets: the version of each domain.
         outputs: its outputs; empty texts for those that nobody reads.
-        most_by_value: elements of a constant of a subgraph that stays there.
+        values: the tensors outside whose elements are known.
+        most_by_value: elements of a constant that is part of the model.
     """
     assert node.message is not None
     reads = [*dict.fromkeys([name for name in node.reads if name])]
+    known = [name for name in reads if name in values and _is_small(values[name], most_by_value)]
+    reads = [name for name in reads if name not in known]
     places = {name: f"i{place}" for place, name in enumerate(reads)}
+    places |= {name: f"c{place}" for place, name in enumerate(known)}
     names = {inner: places[outer] for inner, outer in node.captures.items()}
     weights = {
         name: array for name, array in _constants_of(node).items() if array.size > most_by_value and name not in names
@@ -131,6 +146,7 @@ def canonical_node(
 
     content = renamed_node(node.message, inputs, made, renamed, node.name, weights)
     graph = [message_field(1, content), text_field(2, "node")]
+    graph += [message_field(5, tensor_message(values[name]) + text_field(8, places[name])) for name in known]
     graph += [message_field(11, text_field(1, f"i{place}")) for place in range(len(reads) + len(weights))]
     graph += [message_field(12, text_field(1, name)) for name in made if name]
     domains = {ML_DOMAIN} if node.domain else {"", ML_DOMAIN}  # others mean nothing here
@@ -139,6 +155,16 @@ def canonical_node(
     ]
     model = b"".join([whole_field(1, _IR_VERSION), message_field(7, b"".join(graph)), *imported])
     return CanonicalNode(model, reads, [*weights.values()])
+
+
+def _is_small(array: NDArray[Any], most: int) -> bool:
+    return array.size <= most and array.dtype.kind in "biuf"
+
+
+def tensor_message(array: NDArray[Any]) -> bytes:
+    """A TensorProto without a name."""
+    sizes = b"".join([whole_field(1, size) for size in array.shape])
+    return sizes + whole_field(2, data_type(array.dtype).onnx_code) + message_field(9, array.tobytes())
 
 
 def _constants_of(node: ModelNode) -> dict[str, NDArray[Any]]:
@@ -207,7 +233,7 @@ def _renamed_graph(message: memoryview, rename: Callable[[str], str], left_out: 
                     parts.append(
                         message_field(5, b"".join([field.data, text_field(8, rename(name))]))
                     )  # the last counts
-            case 11 | 12:
+            case 11 | 12 | 13:
                 kinds = [message_field(2, each.data) for each in fields(field.data) if each.number == 2]
                 name = rename(_last_text(field.data, 1))
                 parts.append(message_field(field.number, b"".join([text_field(1, name), *kinds])))

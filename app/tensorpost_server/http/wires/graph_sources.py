@@ -37,8 +37,8 @@ from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
 
 _MOST_READ_GRAPHS = 8
-"""Graphs of a model that are kept, each for other sizes or elements. With an input that decides sizes no call is repeated
-as it is, and reading silero-vad's graph takes 11 ms."""
+"""Graphs of a model that are kept, each for other sizes or elements. With an input that decides sizes no call is
+repeated as it is, and reading silero-vad's graph takes 11 ms."""
 _NODE_BYTES = 1024  # of a model's node: texts and values
 _TRIAL_SIZES = ((224, 256), (64, 96), (32, 48), (8, 12), (3, 4), (1, 2))
 
