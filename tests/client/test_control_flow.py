@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +24,8 @@ from tensorpost.calls.model_calls import model_call
 from tensorpost.command_line.cli import app as command_line
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.graphs.graph_wordings import dml_graph_of, document_of
-from tensorpost.problems import InvalidDescriptor
+from tensorpost.problems import InvalidDescriptor, TensorpostError
+from tensorpost_server.planning import make_plan
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 RNG = np.random.default_rng(3)
@@ -444,3 +447,89 @@ def test_a_stored_model_with_a_loop(app: AppClient) -> None:
     found = np.frombuffer(buffers["last"], np.float32).reshape(4, 12)
     np.testing.assert_allclose(found, last, rtol=1e-5, atol=1e-5)
     assert len(buffers["all"]) == rows.nbytes
+
+
+def test_any_bytes_are_read_or_refused() -> None:
+    """Bytes of the models, and of the nodes in their documents, changed at random."""
+    chance = random.Random(4)
+    read = refused = 0
+    for make in MODELS:
+        content = bytearray(make().SerializeToString())
+        document = model_call(make(), {"x": X}, None).document
+        protos = [each for each in document["nodes"] if "proto" in each]
+        for _ in range(60):
+            changed = bytearray(content)
+            for _ in range(chance.choice((1, 2, 8))):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+            try:
+                model_call(bytes(changed), {"x": X}, None)
+                read += 1
+            except TensorpostError:
+                refused += 1
+        for _ in range(60):
+            node_ = chance.choice(protos)
+            proto = bytearray(base64.b64decode(node_["proto"]))
+            for _ in range(chance.choice((1, 2, 8))):
+                proto[chance.randrange(len(proto))] = chance.randrange(256)
+            nodes = [each | {"proto": base64.b64encode(proto).decode()} if each is node_ else each
+                     for each in document["nodes"]]  # fmt: skip
+            try:
+                make_plan(read_graph({**document, "nodes": nodes}, None), 1 << 20)
+                read += 1
+            except TensorpostError:
+                refused += 1
+    assert read > 100
+    assert refused > 100
+
+
+def _graphs(graph_: Any) -> Iterator[Any]:
+    """A graph and those within it."""
+    yield graph_
+    for inner in graph_.node:
+        for attribute in inner.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _change(model: onnx.ModelProto, chance: random.Random) -> None:
+    """Change something in a model that stays one."""
+    changed = chance.choice([*_graphs(model.graph)])
+    inner = chance.choice(changed.node)
+    names = ["", "x", "nothing", *[name for each in changed.node for name in each.output]]
+    match chance.randrange(8):
+        case 0 if inner.input:
+            inner.input[chance.randrange(len(inner.input))] = chance.choice(names)
+        case 1:
+            del inner.input[chance.randrange(len(inner.input) + 1) :]
+        case 2:
+            del inner.output[chance.randrange(len(inner.output) + 1) :]
+        case 3:
+            inner.output.append(chance.choice(names))
+        case 4 if changed.input:
+            del changed.input[chance.randrange(len(changed.input))]
+        case 5 if changed.output:
+            del changed.output[chance.randrange(len(changed.output))]
+        case 6:
+            inner.op_type = chance.choice(["If", "Loop", "Scan", "Identity", "Dropout", "Constant", "Neg", "Concat"])
+        case _:
+            inner.domain = chance.choice(["", "ai.onnx.ml", "com.example"])
+            if inner.attribute:
+                del inner.attribute[chance.randrange(len(inner.attribute))]
+
+
+def test_any_nodes_are_read_or_refused() -> None:
+    chance, outcomes = random.Random(8), {"read": 0, "refused": 0}
+    for make in (*MODELS, with_a_switch):
+        content = make().SerializeToString()
+        inputs = {"x": X} | ({"sr": np.array(8000)} if make is with_a_switch else {})
+        for _ in range(120):
+            model = onnx.ModelProto.FromString(content)
+            for _ in range(chance.randint(1, 3)):
+                _change(model, chance)
+            try:
+                call = model_call(model.SerializeToString(), inputs, None)
+                make_plan(read_graph(call.document, None), 1 << 20)
+                outcomes["read"] += 1
+            except TensorpostError:
+                outcomes["refused"] += 1
+    assert min(outcomes.values()) > 50, outcomes

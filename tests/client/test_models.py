@@ -445,3 +445,32 @@ except InvalidDescriptor:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert run.stdout.strip() == "[]"
+
+
+def test_small_constants_decide_sizes_of_operators_of_the_package(server_url: str) -> None:
+    """The length of a window, as a constant of the model and as an input; and a crop."""
+    nodes = [
+        helper.make_node("HannWindow", ["length"], ["window"]),
+        helper.make_node("CenterCropPad", ["window", "kept"], ["cropped"]),
+        helper.make_node("Neg", ["cropped"], ["y"]),
+    ]
+    lengths = {"length": np.array(10, np.int64), "kept": np.array([4], np.int64)}
+    outputs = [value("y", FLOAT, None)]
+    with_inputs = model_of(nodes, [value("length", INT64), value("kept", INT64, 1)], outputs, opset=18)
+    expected = -(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(3, 7) / 10))
+
+    with Client(server_url) as tp:
+        (sent,) = tp.run_model(with_inputs, lengths).values()
+    np.testing.assert_allclose(sent, expected, rtol=1e-5)
+
+
+def test_a_shape_that_is_not_inferred_is_named() -> None:
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores"], ["selected"], name="nms")
+    inputs = [value("boxes", FLOAT, 1, 5, 4), value("scores", FLOAT, 1, 1, 5)]
+    model = model_of([node], inputs, [value("selected", INT64, None, 3)])
+    sent = {"boxes": np.zeros((1, 5, 4), np.float32), "scores": np.zeros((1, 1, 5), np.float32)}
+
+    with pytest.raises(
+        InvalidDescriptor, match=r"the node 'nms' \(NonMaxSuppression\): .* the shape of selected_indices"
+    ):
+        model_call(model, sent, None)

@@ -37,7 +37,7 @@ _MOST_REPEATS = 1 << 31
 """A larger number of iterations is one that a condition ends."""
 
 
-class _Inferred(NamedTuple):
+class _ProtoResults(NamedTuple):
     """What a node makes, and the nodes within it; see `OnnxProtoNode`."""
 
     results: Sequence[OnnxTensor]
@@ -84,7 +84,7 @@ def read_proto_node(
         raise refused(("proto",), message, count, f"at most {most_nodes} nodes")
     given = [tensors[each] for each in texts]
     scope = {name: _constant_tensor(array) for name, array in model.initializers.items()}
-    found = _inferred(node, scope | dict(zip(names, given, strict=True)), model.opsets)
+    found = _inferred(node, scope | dict(zip(names, given, strict=True)))
     outputs = [tensor for name, tensor in zip(node.outputs, found.results, strict=False) if name]
     for tensor in outputs:
         if too_large(tensor.data_type, tensor.shape) or len(tensor.shape) > 64:
@@ -100,7 +100,7 @@ def is_proto_node(node: ModelNode) -> bool:
     return node.message is not None and (node.op_type in CONTROL_FLOW or node.domain == ML_DOMAIN)
 
 
-def _inferred(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mapping[str, int]) -> _Inferred:
+def _inferred(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
     for name in node.reads:
         if name and name not in tensors:
             message = f"the node {called(node)} reads {name[:60]!r}, which no node before it makes"
@@ -108,15 +108,23 @@ def _inferred(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Ma
     if not node.opset:
         message = f"the model imports no version of the domain {node.domain or 'ai.onnx'!r}, which {called(node)} needs"
         raise refused(("proto",), message, None, "an opset_import for each domain")
+    found = _rule_of(node)(node, tensors)
+    if not node.outputs or len(node.outputs) > len(found.results):
+        message = f"{called(node)} has {counted(len(node.outputs), 'output')}, and makes {len(found.results)}"
+        raise refused(("proto",), message, len(node.outputs), f"1 to {len(found.results)}")
+    return found
+
+
+def _rule_of(node: ModelNode) -> Callable[[ModelNode, Mapping[str, ReadableTensor]], _ProtoResults]:
     if node.domain == ML_DOMAIN:
-        return _Inferred(_of_machine_learning(node, [tensors.get(name) for name in node.inputs]))
+        return _of_machine_learning
     rule = {"If": _if, "Loop": _loop, "Scan": _scan}.get(node.op_type)
     if node.domain or rule is None:
         message = (
             f"the node {called(node)} has a subgraph; only those of {', '.join(sorted(CONTROL_FLOW))} are computed"
         )
         raise refused(("proto",), message, node.op_type, "If, Loop or Scan")
-    return rule(node, tensors, opsets)
+    return rule
 
 
 class _SubgraphReader:
@@ -167,7 +175,7 @@ class _SubgraphReader:
             self._tensors |= {name: each for name, each in zip(node.outputs, found, strict=False) if name}
             self.operations += reader.operations
         elif node.message is not None:
-            inferred = _inferred(node, self._tensors, opsets)
+            inferred = _inferred(node, self._tensors)
             described = [OnnxTensor(each.layout.data_type.numpy_name, each.layout.sizes) for each in given if each]
             self.operations.append(
                 OnnxProtoNode(node, b"", opsets, described, inferred.results, inferred.inner, inferred.repeats)
@@ -227,8 +235,7 @@ def _branch(node: ModelNode, name: str) -> ModelSubgraph:
     return found
 
 
-def _if(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mapping[str, int]) -> _Inferred:
-    del opsets
+def _if(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
     inner: list[OnnxNode] = []
     made: dict[str, list[OnnxTensor]] = {}
     for name in ("then_branch", "else_branch"):
@@ -244,12 +251,12 @@ def _if(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mapping[
             message = f"{called(node)} makes {_words(first)} in one branch and {_words(second)} in the other, so the "
             message += "result's sizes depend on elements, and they must be known before anything is computed"
             raise refused(("proto",), message, None, "one type and one shape; or a condition that is known")
-    return _Inferred(one, inner)
+    return _ProtoResults(one, inner)
 
 
-def _loop(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mapping[str, int]) -> _Inferred:
-    del opsets
+def _loop(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
     body, carried = _branch(node, "body"), node.inputs[2:]
+    _need_inputs(node, carried)
     if len(body.inputs) != 2 + len(carried) or len(body.outputs) < 1 + len(carried):
         message = f"the body of {called(node)} has {len(body.inputs)} inputs and {len(body.outputs)} outputs"
         expected = f"{2 + len(carried)} inputs, and at least {counted(1 + len(carried), 'output')}"
@@ -275,7 +282,13 @@ def _loop(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mappin
         raise refused(("proto",), message, None, "a constant M; or give it by value")
     results = [*map(_described, before), *[OnnxTensor(each.data_type, (repeats or 0, *each.shape)) for each in stacked]]
     known = repeats is not None and repeats < _MOST_REPEATS
-    return _Inferred(results, reader.operations, repeats if known else None)
+    return _ProtoResults(results, reader.operations, repeats if known else None)
+
+
+def _need_inputs(node: ModelNode, names: Sequence[str]) -> None:
+    if not all(names):
+        message = f"{called(node)} leaves out an input that is a tensor of each iteration"
+        raise refused(("proto",), message, None, "a tensor for each")
 
 
 def _check_carried(
@@ -289,8 +302,7 @@ def _check_carried(
             raise refused(("proto",), message, list(other.shape), _words(one))
 
 
-def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mapping[str, int]) -> _Inferred:
-    del opsets
+def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
     body, count = _branch(node, "body"), node.attributes.get("num_scan_inputs")
     if node.opset < 9:
         message = f"{called(node)} is Scan-8, whose tensors have a batch axis; it is not computed"
@@ -300,6 +312,7 @@ def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mappin
         message = f"the body of {called(node)} has {len(body.inputs)} inputs and {len(body.outputs)} outputs for "
         message += f"{len(node.inputs)} inputs, of which num_scan_inputs = {count} are scanned"
         raise refused(("proto",), message, count, "as many inputs as the node, of which some are scanned")
+    _need_inputs(node, node.inputs)
     before = [tensors[name] for name in node.inputs[:states]]
     given = {
         each.name: ReadableTensor(GraphInput(0), start.layout) for each, start in zip(body.inputs, before, strict=False)
@@ -320,7 +333,7 @@ def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor], opsets: Mappin
     for place, tensor in enumerate(after[states:]):
         axis = _axis(node, axes, place, len(tensor.shape) + 1)
         results.append(OnnxTensor(tensor.data_type, [*tensor.shape[:axis], length, *tensor.shape[axis:]]))
-    return _Inferred(results, reader.operations, length)
+    return _ProtoResults(results, reader.operations, length)
 
 
 def _numbers(node: ModelNode, name: str) -> Sequence[int]:
@@ -339,25 +352,23 @@ def _axis(node: ModelNode, axes: Sequence[int], place: int, rank: int) -> int:
 # ---- ai.onnx.ml ------------------------------------------------------------------------------------------------------
 
 
-def _of_machine_learning(node: ModelNode, inputs: Sequence[ReadableTensor | None]) -> Sequence[OnnxTensor]:
+def _of_machine_learning(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
     """What an operator of ai.onnx.ml makes. Source: https://onnx.ai/onnx/operators/, as ONNX Runtime computes it."""
     rule = _RULES.get(node.op_type)
-    first = inputs[0] if inputs else None
-    if rule is None or first is None:
+    if rule is None or not any(node.inputs[:1]):
         message = f"the node {called(node)} is of {node.domain}, of which these are computed: {', '.join(_RULES)}"
         if node.op_type == "ZipMap":
             message += "; ZipMap makes dictionaries, which skl2onnx leaves out with options={'zipmap': False}"
         raise refused(("proto",), message, node.op_type, "one of those")
-    tensors = [_described(each) for each in inputs if each is not None]
-    results = rule(node, tensors)
+    results = rule(node, [_described(tensors[name]) for name in node.inputs if name])
     for name, tensor in zip(node.outputs, results, strict=False):
         if name and tensor.data_type == "str":
             message = f"the node {called(node)} makes strings, {name!r}, which graphs do not compute"
             raise refused(("proto",), message, None, "numbers as labels, or outputs without the labels")
-    return results
+    return _ProtoResults(results)
 
 
-_Rule = Callable[[ModelNode, Sequence[OnnxTensor]], Sequence[OnnxTensor]]
+_MlRule = Callable[[ModelNode, Sequence[OnnxTensor]], Sequence[OnnxTensor]]
 
 
 def _length(node: ModelNode, name: str) -> int:
@@ -389,7 +400,7 @@ def _extracted(node: ModelNode, inputs: Sequence[OnnxTensor]) -> Sequence[OnnxTe
     return [OnnxTensor(data.data_type, [*(data.shape[:-1] or (1,)), math.prod(indices.shape)])]
 
 
-def _classified(scores: Callable[[ModelNode, int], int]) -> _Rule:
+def _classified(scores: Callable[[ModelNode, int], int]) -> _MlRule:
     """Labels and scores, of which the number of columns follows from the attributes and from the number of labels."""
 
     def rule(node: ModelNode, inputs: Sequence[OnnxTensor]) -> Sequence[OnnxTensor]:
@@ -415,7 +426,7 @@ def _vector_scores(node: ModelNode, labels: int) -> int:
     return 2 if labels == 2 else labels * (labels - 1) // 2
 
 
-def _regressed(name: str) -> _Rule:
+def _regressed(name: str) -> _MlRule:
     def rule(node: ModelNode, inputs: Sequence[OnnxTensor]) -> Sequence[OnnxTensor]:
         targets = node.attributes.get(name, 1) if name else 1
         kind = inputs[0].data_type if node.op_type == "TreeEnsemble" else "float32"
@@ -446,7 +457,7 @@ def _labels(node: ModelNode, inputs: Sequence[OnnxTensor]) -> Sequence[OnnxTenso
     return [OnnxTensor(kind, inputs[0].shape)]
 
 
-_RULES: Mapping[str, _Rule] = {
+_RULES: Mapping[str, _MlRule] = {
     "ArrayFeatureExtractor": _extracted,
     "Binarizer": _same,
     "FeatureVectorizer": _vectorized,
