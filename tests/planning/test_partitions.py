@@ -30,6 +30,7 @@ from tensorpost_server.operators.onnx_model_writer import WrittenNode, model_byt
 from tensorpost_server.operators.onnx_partition import (
     NEAR_FROM,
     SAME_FROM,
+    TYPED_FROM,
     PartitionNode,
     gives_near_bytes,
     gives_same_bytes,
@@ -252,7 +253,7 @@ def test_what_joins_where_weights_are_held_differs_in_last_bits():
             (ours,) = compute(op, {slot.name: x for slot, x in zip(op.inputs, arrays, strict=True)})
             np.testing.assert_allclose(found, ours, rtol=1e-5, atol=1e-6, err_msg=op.name)
             compared.add(op.name)
-    assert {name.rpartition("-")[0] for name in compared} == {*NEAR_FROM}
+    assert {name.rpartition("-")[0] for name in compared} == {*NEAR_FROM, *TYPED_FROM}
     assert len(compared) > 25, compared
 
 

@@ -70,7 +70,7 @@ def run_model(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str,
     except Exception as error:  # its exceptions are of C++
         raise _refusal("inputs", error) from error
     del session
-    return {"sessions": [*_weighted]}, [np.ascontiguousarray(array) for array in found]
+    return {"sessions": [*_weighted]}, [np.asarray(array, order="C") for array in found]
 
 
 def forget_sessions(head: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:

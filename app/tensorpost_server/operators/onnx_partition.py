@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 
@@ -42,6 +43,21 @@ NEAR_FROM: Mapping[str, int] = {
     "Softplus": 1, "Tanh": 6,
 }  # fmt: skip
 """The same of operators whose last bits differ; they are part of partitions whose weights ONNX Runtime holds."""
+
+
+class _Typed(NamedTuple):
+    """The first version of an operator, and the types of each input with which ONNX Runtime makes our bytes."""
+
+    since: int
+    types: tuple[frozenset[str], ...]
+
+
+_FLOAT, _WHOLE = frozenset({"float32"}), frozenset({"int32", "int64"})
+TYPED_FROM: Mapping[str, _Typed] = {
+    "Cast": _Typed(6, (_FLOAT | _WHOLE | {"bool"},)),
+    "Gather": _Typed(1, (_FLOAT, _WHOLE)),
+}
+"""Operators with inputs of other types that are part of such partitions; Gather only with constants as indices."""
 _NEWEST = 21
 """The newest version of those. The oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a
 model of such an opset, which its own nodes do not need."""
@@ -78,8 +94,18 @@ def gives_same_bytes(node: OnnxNode) -> bool:
 def gives_near_bytes(node: OnnxNode) -> bool:
     """Whether it gives what the node's own form gives but for last bits, and in few more bytes than it reads."""
     read, made = (sum([tensor.size_in_bytes for _, tensor in tensors]) for tensors in (node.tensors, node.results))
-    is_near = _is_float_from(NEAR_FROM, node) or gives_same_bytes(node)
+    is_near = _is_float_from(NEAR_FROM, node) or gives_same_bytes(node) or _is_typed_from(node)
     return is_near and made <= read + _MOST_MADE_BYTES  # larger results are streamed
+
+
+def _is_typed_from(node: OnnxNode) -> bool:
+    """Whether it is a Cast to float32, or a Gather of float32, of versions that ONNX Runtime computes."""
+    kinds = [tensor.row.numpy_name for _, tensor in node.tensors]
+    is_made = all(tensor.row.numpy_name == "float32" and 0 not in tensor.shape for _, tensor in node.results)
+    taken = TYPED_FROM.get(node.op_type)
+    if taken is None or not is_made or not taken.since <= node.schema.since_version <= _NEWEST:
+        return False
+    return len(kinds) == len(taken.types) and all(kind in types for kind, types in zip(kinds, taken.types, strict=True))
 
 
 def _is_float_from(versions: Mapping[str, int], node: OnnxNode) -> bool:

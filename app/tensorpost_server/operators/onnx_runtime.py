@@ -126,7 +126,7 @@ def _run(
     is_long: bool, kept: KeptArrays | None,
 ) -> Any:  # fmt: skip
     assert xp is np
-    arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
+    arrays = [np.frombuffer(model, np.uint8), *[np.asarray(array, order="C") for array in inputs]]
     sizes = [data_type(kind).dtype.itemsize * int(np.prod(shape, dtype=object)) for kind, shape in results]
     try:
         with away_from_processor():

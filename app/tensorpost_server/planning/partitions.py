@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import schema_of
-from tensorpost.values.graph import Graph, GraphConstant, NodeOutput, Ref
+from tensorpost.values.graph import Graph, GraphConstant, Node, NodeOutput, Ref
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
@@ -92,7 +92,7 @@ def _groups(graph: Graph, steps: Sequence[PlanStep], *, is_near: bool) -> list[l
         if isinstance(node.operation, OnnxNode):
             if may_join(node.operation, steps[number].form):
                 theirs.add(number)
-            elif (gives_near_bytes if is_near else gives_same_bytes)(node.operation):
+            elif gives_same_bytes(node.operation) if not is_near else _is_near(node):
                 joins.add(number)
     if len(theirs) < (1 if is_near else 2):
         return []
@@ -128,6 +128,16 @@ def _groups(graph: Graph, steps: Sequence[PlanStep], *, is_near: bool) -> list[l
         if (root := _root(first, number)) in roots:
             found.setdefault(root, []).append(number)
     return [group for group in found.values() if len(group) > 1 or _constants_read(graph, group)]
+
+
+def _is_near(node: Node) -> bool:
+    """Whether a node may be part of a partition whose weights are held; indices that are sent are checked here."""
+    indices = node.inputs[1] if node.operation.op_type == "Gather" else None
+    return (
+        isinstance(node.operation, OnnxNode)
+        and (indices is None or isinstance(indices, GraphConstant))
+        and gives_near_bytes(node.operation)
+    )
 
 
 def _constants_read(graph: Graph, group: Sequence[int]) -> bool:

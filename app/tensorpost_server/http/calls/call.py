@@ -234,7 +234,13 @@ class Answer(Protocol):
 
 
 class KeptGraph(Protocol):
-    """A graph that the server keeps."""
+    """A graph that the server keeps.
+
+    Attributes:
+        plans: plans of its calls, by the identity of their graph and by whether ONNX Runtime computes all of it.
+    """
+
+    plans: dict[tuple[int, bool], Plan]
 
     def use(self) -> bool:
         """Take note of a call; False if it is not kept any more, and calls that were prepared with it are not right."""

@@ -25,6 +25,7 @@ from tensorpost.values.problems import (
 )
 
 from ...engine import Admission
+from ...planning import Plan
 from ...settings import Settings
 from .graph_sources import GraphSource, read_source
 
@@ -51,6 +52,7 @@ class StoreEntry:
         is_kept: whether it is still there; a call that was prepared with it is not repeated otherwise.
         calls: calls so far.
         model: what `/v2` says of it, once somebody has asked.
+        plans: plans of its calls; see `KeptGraph`.
     """
 
     name: str
@@ -63,6 +65,7 @@ class StoreEntry:
     is_kept: bool = True
     calls: int = 0
     model: object = None
+    plans: dict[tuple[int, bool], Plan] = field(default_factory=dict[tuple[int, bool], Plan])
 
     def use(self) -> bool:
         """Take note of a call; False if the graph is not kept any more."""
@@ -241,6 +244,7 @@ class GraphStore:
     def _drop(self, graph: StoreEntry) -> None:
         del self._graphs[graph.owner, graph.name]
         graph.is_kept = False
+        graph.plans.clear()
         self.admission.give_back(graph.size_in_bytes)
         self.when_dropped(graph)
 
