@@ -130,6 +130,20 @@ def scan() -> onnx.ModelProto:
     )
 
 
+def scan_without_shapes() -> onnx.ModelProto:
+    """A body that declares no shapes: those of its outputs follow from a constant outside, which says the axes of an Unsqueeze."""
+    untyped = helper.make_empty_tensor_value_info
+    body = graph(
+        [node("Unsqueeze", ["row", "axes"], ["wide"]), node("Add", ["state", "wide"], ["state_out"]),
+         node("Identity", ["state_out"], ["out"])],
+        [untyped("state"), untyped("row")], [untyped("state_out"), untyped("out")],
+    )  # fmt: skip
+    nodes = [node("Neg", ["x"], ["n"]), node("Scan", ["start", "n"], ["end", "y"], body=body, num_scan_inputs=1)]
+    outputs = [value("end", FLOAT, 1, 12), value("y", FLOAT, 4, 1, 12)]
+    constants = {"start": np.zeros((1, 12), np.float32), "axes": np.array([0])}
+    return model_of(nodes, [value("x", FLOAT, 4, 12)], outputs, constants)
+
+
 def nested() -> onnx.ModelProto:
     """A loop in a branch, whose body has a branch, which reads all three graphs around it."""
     inner_then = graph([node("Mul", ["state", "w1"], ["it"])], [], [value("it", FLOAT, 4, 12)])
@@ -195,7 +209,7 @@ def of_classes() -> onnx.ModelProto:
 
 
 MODELS: Sequence[Callable[[], onnx.ModelProto]] = [
-    branches, counted_loop, while_loop, scan, nested, in_function, of_trees, of_classes,
+    branches, counted_loop, while_loop, scan, scan_without_shapes, nested, in_function, of_trees, of_classes,
 ]  # fmt: skip
 
 
@@ -247,6 +261,19 @@ def test_a_branch_that_an_input_decides_is_computed_by_itself(server_url: str) -
             (found,) = tp.run_model(model, inputs).values()
         assert found.shape == (4, columns)
         np.testing.assert_allclose(found, -X @ WEIGHT[:, :columns], rtol=1e-5)
+
+
+def test_iterations_count_as_work() -> None:
+    work: list[int] = []
+    for count in (5, 50):
+        model = counted_loop()
+        (constant,) = [each for each in model.graph.initializer if each.name == "count"]
+        constant.CopyFrom(numpy_helper.from_array(np.array(count), "count"))
+        work.append(make_plan(read_graph(model_call(model, {"x": X}, None).document, None), 1 << 20).work)
+
+    assert 9 < work[1] / work[0] < 10  # and a Sigmoid before
+    endless = make_plan(read_graph(model_call(while_loop(), {"x": X}, None).document, None), 1 << 20)
+    assert endless.work >= 1 << 25
 
 
 def test_large_constants_of_bodies_travel_as_weights() -> None:

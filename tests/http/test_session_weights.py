@@ -146,6 +146,18 @@ def test_a_replaced_graph_has_its_own_weights(app: AppClient) -> None:
     assert np.abs(before - after).max() > 1e-3
 
 
+def test_graphs_that_differ_in_a_large_constant_alone(app: AppClient) -> None:
+    first, second = network(1), network(1)
+    (large,) = [each for each in second.graph.initializer if each.name == "w1"]
+    large.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(large), "w1"))
+    store(app, "first", first)
+    store(app, "second", second)
+
+    for name, model in (("first", first), ("second", second), ("first", first)):
+        found, _ = run(app, name)
+        check(found, model)
+
+
 def test_the_same_by_onnx_runtime_as_a_whole(app: AppClient) -> None:
     model = network()
     store(app, "net", model)
