@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, operator_class
 from ..descriptors.catalogue import slot_name
 from ..onnx.node import OnnxNode
+from ..onnx.node_reading import MOST_ENTRIES
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import Path
 from ..onnx.schemas import NEWEST_OPSET, is_own, schema_of
@@ -22,7 +23,6 @@ from ..values.problems import InvalidDescriptor, Violation, counted
 
 __all__ = ["SOURCE", "ReadableTensor", "is_list", "is_object", "read_node", "references"]
 
-_MOST_VALUES = 64  # as many as a tensor has dimensions
 SOURCE = "tensorpost's form of a graph"
 """The source of the rules of a graph's document."""
 
@@ -54,13 +54,13 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 def references(inputs: object, path: Path = ("inputs",)) -> Iterator[tuple[str, Path]]:
     """Every text in a node's inputs, which names a tensor, with its path in the node.
 
-    An empty text is an input of ONNX that is left out.
+    An empty text is an input of ONNX that is left out; texts in `{"data_type": ..., "data": [...]}` are numbers.
     """
     if isinstance(inputs, str):
         if inputs:
             yield inputs, path
     elif is_object(inputs):
-        for key, value in inputs.items():
+        for key, value in () if {*inputs} == {"data_type", "data"} else inputs.items():
             yield from references(value, (*path, str(key)))
     elif is_list(inputs):
         for place, value in enumerate(inputs):
@@ -183,21 +183,21 @@ def _read_onnx(
     try:
         return OnnxNode.from_json(document), sources
     except InvalidDescriptor:
-        # Of an operator that only the package onnx knows, it is not known which inputs decide sizes.
-        small = {} if is_own(schema.op_type) else _small_values(sources)
+        small = {} if is_own(schema.op_type) else _whole_constants(sources)
         if not small:
             raise
-    document["inputs"] = given | small
-    return OnnxNode.from_json(document), {name: tensor for name, tensor in sources.items() if name not in small}
+    # ONNX infers the sizes of an operator that is not ours from what is given by value.
+    node = OnnxNode.from_json({**document, "inputs": {**given, **small}})
+    return node, {name: tensor for name, tensor in sources.items() if name not in small}
 
 
-def _small_values(sources: Mapping[str, ReadableTensor]) -> dict[str, list[int]]:
-    """Constants that may decide sizes, as numbers: few, whole, and in a row."""
-    known = {name: tensor.value for name, tensor in sources.items() if tensor.value is not None}
+def _whole_constants(sources: Mapping[str, ReadableTensor]) -> dict[str, list[int]]:
+    """The inputs that are constants of a few whole numbers."""
+    values = {name: tensor.value for name, tensor in sources.items() if tensor.value is not None}
     return {
         name: value.reshape(-1).tolist()
-        for name, value in known.items()
-        if value.dtype.kind in "iu" and value.ndim <= 1 and 0 < value.size <= _MOST_VALUES
+        for name, value in values.items()
+        if value.dtype.name in ("int64", "int32") and value.ndim <= 1 and 0 < value.size <= MOST_ENTRIES
     }
 
 

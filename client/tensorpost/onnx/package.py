@@ -72,10 +72,6 @@ _NOT_IN_DIRECTML = frozenset((
 ))  # fmt: skip
 
 
-_LIKE_THEIR_INPUT = frozenset({"GroupNormalization"})
-"""Operators for which the package infers no shape, and whose output has that of the first input."""
-
-
 def since_version(op_type: str, opset: int) -> SchemaVersion | str:
     """The number and the row of the version that the opset means; why there is none if it cannot be computed.
 
@@ -116,10 +112,7 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
         context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
     shapes: list[tuple[int, ...]] = []
     types: dict[str, str] = {}
-    for entry, (name, element_type, found) in zip(schema.outputs, inferred.outputs, strict=False):
-        sizes = found
-        if found is None and schema.op_type in _LIKE_THEIR_INPUT:
-            sizes = context.tensors[schema.inputs[0].name].shape
+    for entry, (name, element_type, sizes) in zip(schema.outputs, inferred.outputs, strict=False):
         _check_shape(context, name, sizes)
         kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == element_type]
         if not kind:
