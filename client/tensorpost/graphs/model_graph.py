@@ -7,6 +7,7 @@ Sizes follow node by node from the tensors that arrive, and what follows from si
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,15 +18,17 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
+from ..onnx.operator_schema import OnnxSchema
 from ..onnx.proto_node import canonical_node
 from ..onnx.report import did_you_mean
+from ..onnx.schemas import find_schema
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
-from .model_nodes import called, constants_made, is_alias, node_members
+from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
 
 __all__ = ["ModelGraph", "model_graph"]
@@ -202,10 +205,10 @@ class _ModelReader:
             )
             raise refused(path, message, node.domain, "an operator of ONNX, or a function of the model")
         self._added.append(node)
-        sizes = None
-        if node.op_type in ("Shape", "Size") and any(node.inputs[:1]):
-            sizes = self._layout(node.inputs[0], node, path).sizes
-        made = constants_made(node, [self._values.get(name) if name else None for name in node.inputs], sizes, path)
+        layouts = list[Layout | None]()
+        if node.op_type in BY_LAYOUT:
+            layouts = [self._layout(name, node, path) if name else None for name in node.inputs]
+        made = constants_made(node, [self._values.get(name) if name else None for name in node.inputs], layouts, path)
         if made is not None:
             self._values |= {name: array for name, array in zip(node.outputs, made, strict=False) if name}
         elif is_alias(node, self._read):
@@ -272,10 +275,14 @@ class _ModelReader:
             members |= {"inputs": texts, "proto": base64.b64encode(found.model).decode()}
             outputs = [each for each in outputs if each]
         else:
-            texts = [each and self._text(each, node, path) for each in node.inputs]
+            inputs = [
+                self._numbers(place, node) or (each and self._text(each, node, path))
+                for place, each in enumerate(node.inputs)
+            ]
+            texts = [each for each in inputs if isinstance(each, str)]
             while len(outputs) > 1 and outputs[-1] not in self._read:
                 outputs.pop()
-            members = node_members(node, name, texts, len(outputs))
+            members = node_members(node, name, inputs, len(outputs))
         read = {each: self._tensors[each] for each in texts if each}
         try:
             operation, _ = (
@@ -291,6 +298,18 @@ class _ModelReader:
             text = name if len(operation.outputs) == 1 else f"{name}.{slot.name}"
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
+
+    def _numbers(self, place: int, node: ModelNode) -> Mapping[str, Any] | None:
+        """A constant that must be given by value and is infinite or NaN, which no constant of a document can be."""
+        value = self._values.get(node.inputs[place])
+        if value is None or value.size != 1 or _has_json(value):
+            return None
+        schema = find_schema(node.op_type, node.opset)
+        if not isinstance(schema, OnnxSchema) or place >= len(schema.inputs) or schema.inputs[place].data:
+            return None
+        number = float(value.reshape(())[()])
+        word = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+        return {"data_type": data_type(value.dtype).numpy_name, "data": [word]}
 
     def _text(self, name: str, node: ModelNode, path: tuple[str | int, ...]) -> str:
         """What the document calls a tensor, which becomes an input or a constant of it where it is needed first."""
@@ -365,7 +384,7 @@ def _read_nodes(
     used, found = {text.partition(".")[0] for text in outputs}, list[Mapping[str, Any]]()
     for node in reversed(nodes):
         if node["name"] in used:
-            used |= {text.partition(".")[0] for text in node["inputs"]}
+            used |= {text.partition(".")[0] for text in node["inputs"] if isinstance(text, str)}
             found.append(node)
     return found[::-1], used
 

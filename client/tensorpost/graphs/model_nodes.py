@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -10,9 +11,14 @@ from numpy.typing import NDArray
 
 from ..onnx.model_reader import ModelNode, refused
 from ..values.datatypes import data_type
+from ..values.layout import Layout
 from .constant_folding import folded, shape_of
 
-__all__ = ["called", "constants_made", "is_alias", "node_members"]
+__all__ = ["BY_LAYOUT", "called", "constants_made", "is_alias", "node_members"]
+
+
+BY_LAYOUT = frozenset({"CastLike", "Shape", "Size"})
+"""Operators whose result follows from the type or the sizes of an input."""
 
 
 def called(node: ModelNode) -> str:
@@ -22,14 +28,14 @@ def called(node: ModelNode) -> str:
 
 
 def constants_made(
-    node: ModelNode, values: Sequence[NDArray[Any] | None], sizes: Sequence[int] | None, path: Sequence[str | int]
+    node: ModelNode, values: Sequence[NDArray[Any] | None], layouts: Sequence[Layout | None], path: Sequence[str | int]
 ) -> list[NDArray[Any]] | None:  # fmt: skip
     """What a node makes, if that is known before anything is computed.
 
     Args:
         node: the node.
         values: its inputs where they are known; None for others and for those that are left out.
-        sizes: the sizes of its first input; needed for Shape and Size.
+        layouts: type and sizes of its inputs; needed for Shape, Size and CastLike, else they may be None.
         path: where it is in the model.
 
     Raises:
@@ -39,8 +45,13 @@ def constants_made(
         return None
     if node.op_type == "Constant":
         return [_constant(node, path)]
-    if node.op_type in ("Shape", "Size") and sizes is not None:
-        found = shape_of(node, sizes)
+    if node.op_type in BY_LAYOUT and any(layouts):
+        if node.op_type == "CastLike":
+            if len(values) != 2 or values[0] is None or layouts[1] is None:
+                return None
+            attributes = {"to": layouts[1].data_type.onnx_code}
+            return folded(replace(node, op_type="Cast", attributes=attributes), values[:1])
+        found = None if layouts[0] is None else shape_of(node, layouts[0].sizes)
         return None if found is None else [found]
     known = [value is not None or not name for name, value in zip(node.inputs, values, strict=True)]
     return folded(node, values) if all(known) else None
@@ -61,19 +72,19 @@ def is_alias(node: ModelNode, read: Container[str]) -> bool:
     return node.op_type == "Dropout" and not trains and not any(name in read for name in node.outputs[1:])
 
 
-def node_members(node: ModelNode, name: str, texts: Sequence[str], outputs: int) -> dict[str, Any]:
+def node_members(node: ModelNode, name: str, inputs: Sequence[Any], outputs: int) -> dict[str, Any]:
     """The node of a document.
 
     Args:
         node: the node.
         name: what the document calls it.
-        texts: what the document calls its inputs.
+        inputs: what the document calls its inputs, or numbers for them.
         outputs: how many of its outputs are wanted.
     """
-    inputs = [*texts]
-    while inputs and not inputs[-1]:
-        inputs.pop()
-    members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset, "inputs": inputs}
+    given = [*inputs]
+    while given and not given[-1]:
+        given.pop()
+    members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset, "inputs": given}
     if node.attributes:
         members["attributes"] = {key: _as_json(value) for key, value in node.attributes.items()}
     return members | ({"outputs": outputs} if outputs > 1 else {})

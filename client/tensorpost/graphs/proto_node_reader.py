@@ -161,8 +161,8 @@ class _SubgraphReader:
 
     def _add(self, node: ModelNode, opsets: Mapping[str, int]) -> None:
         given = [self._tensor(name, node) if name else None for name in node.inputs]
-        sizes = given[0].layout.sizes if given and given[0] is not None else None
-        made = constants_made(node, [None if each is None else each.value for each in given], sizes, ("proto",))
+        values = [None if each is None else each.value for each in given]
+        made = constants_made(node, values, [None if each is None else each.layout for each in given], ("proto",))
         if made is not None:
             self._tensors |= {
                 name: _constant_tensor(array) for name, array in zip(node.outputs, made, strict=False) if name
