@@ -3,14 +3,15 @@
     python -m benchmarks.onnx_models                    single nodes, PyTorch's models, small models
     python -m benchmarks.onnx_models --kind simple
     python -m benchmarks.onnx_models --networks         published networks, beside ONNX Runtime in this process
+    python -m benchmarks.onnx_models --networks --batch 32 --only resnet50 --rounds 4
 
 Each case is a model with its inputs and outputs; it counts if every output has the type, the sizes and, within the
 case's tolerance, the elements of the expected one. Needs the package onnx, whose tests these are.
 
 The networks get random weights, since each of theirs is one number. A call is `run_model` with the bytes of the
-model: it reads it, sends weights and input, and gets the output. Then the computation alone is timed, in this process:
-each node by itself, with partitions, and as a whole, all with ONNX Runtime in its child process; the first two must
-give the same bytes.
+model: it reads it, sends weights and input, and gets the output; of a stored model, it sends the input alone. Then the
+computation alone is timed, in this process: each node by itself, with partitions, and as a whole, all with ONNX Runtime
+in its child process; the first two must give the same bytes.
 """
 
 from __future__ import annotations
@@ -118,8 +119,13 @@ def compare(case: Any, found: dict[str, NDArray[Any]], model: Any, outputs: list
         assert close.all(), "elements differ beyond the case's tolerance"
 
 
-def network(name: str) -> Any:
-    """A network of the package with random weights by value, each scaled by what its products sum."""
+def network(name: str, batch: int = 1) -> Any:
+    """A network of the package with random weights by value, each scaled by what its products sum.
+
+    Args:
+        name: its name in the package.
+        batch: how many images it takes.
+    """
     import onnx.backend.test
 
     import onnx
@@ -137,6 +143,12 @@ def network(name: str) -> Any:
         values = (chance.standard_normal([*map(int, shape)]) * scale).astype(np.float32)
         kept.append(numpy_helper.from_array(np.abs(values) + np.float32(0.5) if key in variances else values, key))
     given = [each for each in graph.input if each.name not in shapes]
+    if batch > 1:
+        given[0].type.tensor_type.shape.dim[0].dim_value = batch
+        graph.output[0].type.tensor_type.shape.dim[0].dim_value = batch
+        for each in kept:  # sizes of Reshape
+            if (sizes := numpy_helper.to_array(each)).dtype == np.int64 and sizes[0] == 1:
+                each.CopyFrom(numpy_helper.from_array(np.concatenate([[batch], sizes[1:]]), each.name))
     for field, values in (("node", nodes), ("initializer", kept), ("input", given)):
         graph.ClearField(field)
         getattr(graph, field).extend(values)
@@ -150,31 +162,41 @@ def inputs_of(proto: Any) -> dict[str, NDArray[Any]]:
     return {given.name: np.random.default_rng(0).random(sizes).astype(np.float32)}
 
 
-def in_turns(calls: Sequence[Callable[[], list[Any]]]) -> tuple[list[list[Any]], list[str]]:
+def in_turns(calls: Sequence[Callable[[], list[Any]]], rounds: int = ROUNDS) -> tuple[list[list[Any]], list[str]]:
     """What the calls give, and the best and the median time of each, milliseconds."""
     results = [call() for call in calls]
     times: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for call, taken in zip(calls, times, strict=True):
             begin = time.perf_counter()
             call()
             taken.append((time.perf_counter() - begin) * 1e3)
-    return results, [f"{min(taken):.1f} (median {sorted(taken)[ROUNDS // 2]:.1f})" for taken in times]
+    return results, [f"{min(taken):.1f} (median {sorted(taken)[rounds // 2]:.1f})" for taken in times]
 
 
-def time_networks(client: Client, backends: Sequence[str | None]) -> None:
+def time_networks(
+    client: Client, backends: Sequence[str | None], networks: Sequence[str], batch: int, rounds: int
+) -> None:  # fmt: skip
     """Print the time of each network through a server, in turns, beside ONNX Runtime in this process."""
     import onnxruntime
 
-    print("| network, ms | ONNX Runtime here | " + " | ".join([each or "auto" for each in backends]) + " | differs |")
-    for name in NETWORKS:
-        proto = network(name)
+    columns = [*[each or "auto" for each in backends], *[f"stored, {each or 'auto'}" for each in backends]]
+    print(f"| network, ms | ONNX Runtime here | the same, one thread | {' | '.join(columns)} | differs |")
+    for name in networks:
+        proto = network(name, batch)
         inputs, model = inputs_of(proto), proto.SerializeToString()
-        session: Any = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        calls: list[Callable[[], list[Any]]] = [partial(session.run, None, inputs)]
+        alone = onnxruntime.SessionOptions()
+        alone.intra_op_num_threads = 1
+        calls: list[Callable[[], list[Any]]] = []
+        for options in (onnxruntime.SessionOptions(), alone):
+            session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            calls.append(partial(session.run, None, inputs))
         for each in backends:
             calls.append(lambda b=each, m=model, i=inputs: [*client.run_model(m, i, backend=b).values()])
-        (expected, *found), times = in_turns(calls)
+        stored = client.store(model, name)
+        for each in backends:
+            calls.append(lambda b=each, i=inputs, s=stored: [*s(i, backend=b).values()])
+        (expected, _, *found), times = in_turns(calls, rounds)
         off = [float(np.abs(result[0] - expected[0]).max() / np.abs(expected[0]).max()) for result in found]
         print(f"| {name} | {' | '.join(times)} | {', '.join([f'{each:.1e}' for each in off])} |", flush=True)
 
@@ -220,6 +242,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--networks", action="store_true")
+    parser.add_argument("--batch", type=int, default=1, help="images that a network takes at a time")
+    parser.add_argument("--only", choices=NETWORKS, action="append", help="the networks")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--backends", default="auto", help="backends for the networks, with commas between them")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of NumPy, while the cases are made
@@ -228,8 +253,10 @@ def main() -> int:
         url = f"http://127.0.0.1:{server.port}"
         if options.networks:
             with Client(url) as client:
-                time_networks(client, [None if each == "auto" else each for each in options.backends.split(",")])
-            time_partitions()
+                backends = [None if each == "auto" else each for each in options.backends.split(",")]
+                time_networks(client, backends, options.only or NETWORKS, options.batch, options.rounds)
+            if options.batch == 1:
+                time_partitions()
             return 0
         for kind in options.kind or KINDS:
             count = right = 0

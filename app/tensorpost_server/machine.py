@@ -115,6 +115,13 @@ def resident_memory() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def private_memory() -> int:
+    """What RLIMIT_DATA limits: private memory that can be written to, bytes (proc(5), statm, the sixth number)."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text("ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_unused_memory() -> None:
     """Let the C library give unused memory back to the system, where it can (malloc_trim(3), glibc).
 

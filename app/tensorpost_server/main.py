@@ -140,7 +140,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.costs.max_seconds = settings.max_seconds
         open_libraries(
             settings.onnx_processes, max(1, settings.numpy_threads // settings.onnx_processes), settings.max_seconds,
-            ahead=settings.onnx_ahead,
+            settings.pool_bytes, ahead=settings.onnx_ahead,
         )  # fmt: skip
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(settings.picture_processes, ahead=False)

@@ -267,7 +267,8 @@ class Settings(BaseSettings):
     """Bytes that all requests in flight may hold together. Default: half of the memory available to the process."""
     pool_bytes: int = Field(default_factory=lambda: min(machine.memory() // 8, _GIB), ge=0)
     """Bytes of memory, in addition to memory_bytes, that are kept for the next large tensors and freed after half a
-    minute. Default: an eighth of the memory available to the process, at most 1 GiB; 0 keeps none."""
+    minute; and bytes, beside that, of ONNX Runtime's sessions that hold the weights of stored graphs, all processes
+    together. Default: an eighth of the memory available to the process, at most 1 GiB; 0 keeps none of either."""
     max_requests: int = Field(default=256, ge=1)
     """Requests that may be in flight; one more is refused with 429 and Retry-After."""
     caller_share: float = Field(default=0.75, gt=0, le=1)

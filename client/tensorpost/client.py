@@ -517,7 +517,7 @@ class Client(NumpyCalls):
 
         Args:
             model: the path or the bytes of an ONNX file, or an `onnx.ModelProto`. It is refused if it needs external
-                data, a custom domain, a subgraph (If, Loop, Scan) or strings.
+                data, a custom domain, strings, or a tensor whose sizes depend on elements.
             inputs: the model's inputs by name, as in `run_graph`; for a model with one input, the input itself may be
                 given. These tensors set the sizes that the model names.
             outputs: names of the outputs to return; default: all.

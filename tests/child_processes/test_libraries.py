@@ -21,7 +21,7 @@ def test_a_node_is_inferred_once(monkeypatch: pytest.MonkeyPatch):
         return call(function, *args, **options)
 
     monkeypatch.setattr(ONNX, "call", counted)
-    open_libraries(1, 1, 10.0, ahead=False)
+    open_libraries(1, 1, 10.0, 1 << 28, ahead=False)
     try:
         x = OnnxTensor("float", (5, 3, 3))
         first, again = (OnnxNode.of("Det", {"X": x}, opset=11) for _ in range(2))

@@ -22,9 +22,16 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from ..machine import free_unused_memory
+from ..machine import free_unused_memory, private_memory
 from .messages import receive, send_parts, travels
-from .onnx_functions import forget_sessions, infer_node, run_model, version_of_schema
+from .onnx_functions import (
+    forget_plain_sessions,
+    forget_sessions,
+    infer_node,
+    run_model,
+    version_of_schema,
+    weighted_bytes,
+)
 from .picture_functions import decode_picture, encode_picture, open_picture
 from .refusal import FunctionRefusal
 from .segment import SharedSegment
@@ -34,6 +41,7 @@ ChildFunction: TypeAlias = Callable[[Mapping[str, Any], list[Any]], tuple[dict[s
 FUNCTIONS: Mapping[str, ChildFunction] = {
     "decode_picture": decode_picture,
     "encode_picture": encode_picture,
+    "forget_sessions": forget_sessions,
     "infer_node": infer_node,
     "open_picture": open_picture,
     "run_model": run_model,
@@ -43,7 +51,7 @@ FUNCTIONS: Mapping[str, ChildFunction] = {
 _NICER = 5  # as the threads that compute in the server
 _PARENT_CHECK_SECONDS = 0.5
 _KEPT_SECONDS = 30.0
-"""Seconds without a call after which sessions are dropped and unused memory is given back."""
+"""Seconds without a call after which sessions without weights are dropped and unused memory is given back."""
 _MOST_KEPT_BYTES = 32 << 20
 """What a process may keep of the calls before, as sessions and as memory that its allocator holds."""
 _MOST_MAPPED_BYTES = 64 << 20
@@ -66,7 +74,7 @@ def main() -> None:
     for library in sys.argv[4].split(","):
         importlib.import_module(library)
     _close_standard_error()
-    base = data_bytes()
+    base = private_memory()
     connection.send_bytes(b"ready")
     while True:
         if not connection.poll(_KEPT_SECONDS):
@@ -103,16 +111,16 @@ def _answer(message: bytes, segment: SharedSegment | None, base: int) -> list[by
         made = []
     finally:
         _unlimit()
-    own = base + sum([array.nbytes for array in made])
-    if data_bytes() > own + _MOST_KEPT_BYTES:
+    own = base + sum([array.nbytes for array in made]) + weighted_bytes()
+    if private_memory() > own + _MOST_KEPT_BYTES:
         _give_back()
-        found["retiring"] = data_bytes() > own + _MOST_MAPPED_BYTES
+        found["retiring"] = private_memory() > own + _MOST_MAPPED_BYTES
     return send_parts(found, made, segment, head["outputs_at"])
 
 
 def _give_back() -> None:
-    """Drop what is kept for later calls."""
-    forget_sessions()
+    """Drop what is kept for later calls, but for weights, whose memory is bounded by `session_bytes`."""
+    forget_plain_sessions()
     free_unused_memory()
 
 
@@ -149,7 +157,7 @@ def _limit_for(head: Mapping[str, Any]) -> None:
 
     stacks = _STACK_BYTES * head["threads"]
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + stacks + head["memory_bytes"], most))
+    resource.setrlimit(resource.RLIMIT_DATA, (private_memory() + stacks + head["memory_bytes"], most))
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = used.ru_utime + used.ru_stime + head["seconds"] * head["threads"]
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
@@ -163,13 +171,6 @@ def _unlimit() -> None:
         for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU):
             _, most = resource.getrlimit(kind)
             resource.setrlimit(kind, (most, most))
-
-
-def data_bytes() -> int:
-    """What RLIMIT_DATA limits: private memory that can be written to, bytes (proc(5), statm, the sixth number)."""
-    if sys.platform != "linux":
-        return 0
-    return int(Path("/proc/self/statm").read_text("ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

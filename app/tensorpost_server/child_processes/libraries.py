@@ -62,13 +62,14 @@ class _Applications:
 _applications = _Applications()
 
 
-def open_libraries(processes: int, threads: int, seconds: float, *, ahead: bool) -> None:
+def open_libraries(processes: int, threads: int, seconds: float, session_bytes: int, *, ahead: bool) -> None:
     """Have the libraries called in child processes, and start these. Each call needs one of `close_libraries`.
 
     Args:
         processes: how many compute with ONNX Runtime at most.
         threads: how many threads each of these may use.
         seconds: the longest that one computation may take.
+        session_bytes: memory of sessions with their weights that all of them may keep.
         ahead: whether the processes are started now; else with the first calls.
     """
     with _applications.lock:
@@ -76,6 +77,7 @@ def open_libraries(processes: int, threads: int, seconds: float, *, ahead: bool)
         if _applications.count == 1:
             _applications.before = call_package_by(PackageCalls(_schema_version, _infer_model))
         ONNX_RUNTIME.threads, ONNX_RUNTIME.seconds = threads, seconds
+        ONNX_RUNTIME.session_bytes = session_bytes // processes
         ONNX.open(1, ahead=ahead)
         ONNX_RUNTIME.open(processes, ahead=ahead)
 
@@ -89,6 +91,7 @@ def close_libraries() -> None:
             _inferred.cache_clear()
             ONNX.close()
             ONNX_RUNTIME.close()
+            ONNX_RUNTIME.session_bytes = 0
             PICTURES.close()
 
 

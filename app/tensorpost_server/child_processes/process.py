@@ -77,6 +77,9 @@ class ChildProcess:
     Args:
         modules: what it imports before its first call.
 
+    Attributes:
+        sessions: keys of what it keeps for later calls, as it said last.
+
     Raises:
         OSError: no process can be started.
     """
@@ -96,6 +99,7 @@ class ChildProcess:
         finally:
             theirs.close()
         self._ready = self._closed = False
+        self.sessions: frozenset[str] = frozenset()
 
     @property
     def pid(self) -> int:

@@ -6,8 +6,9 @@ import hashlib
 import logging
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from tensorpost.values.problems import LibraryFailed, LibraryUnavailable, LimitE
 
 from .process import (
     CHECK_SECONDS,
+    START_SECONDS,
     CannotStart,
     ChildEnded,
     ChildFailed,
@@ -34,6 +36,7 @@ MOST_FAILURES = 2
 REFUSED_SECONDS = 600.0
 _MOST_REMEMBERED = 1024
 _RETRY_AFTER_SECONDS = 1
+_FORGETTING_BYTES = 16 << 20
 _START_PAUSE_SECONDS = 5.0
 """Seconds without a new process after one could not start."""
 
@@ -59,6 +62,26 @@ class LibraryState:
     ended: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptArrays:
+    """Arrays that a process keeps for later calls, as a session that holds them.
+
+    Attributes:
+        key: what they are kept by; equal for equal arrays and functions.
+        names: what the function calls them.
+        arrays: packed arrays.
+    """
+
+    key: str
+    names: Sequence[str]
+    arrays: Sequence[Any]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum([array.nbytes for array in self.arrays])
+
+
 def _nothing() -> None:
     """Do nothing: a call that is always wanted."""
 
@@ -79,12 +102,14 @@ class ProcessPool:
         name: the library's distribution package, in metrics and `/v1/devices`.
         seconds: the longest that one call may take.
         threads: how many threads of the library one call may use.
+        session_bytes: memory of sessions with their weights that each process may keep; 0 for none.
     """
 
     def __init__(
         self, title: str, modules: Sequence[str], *, seconds: float, setting: str = "", name: str = ""
     ) -> None:  # fmt: skip
-        self.title, self.seconds, self.threads = title, seconds, 1
+        self.title, self.seconds, self.threads, self.session_bytes = title, seconds, 1, 0
+        self._forgotten: deque[str] = deque()  # keys whose sessions are not needed any more
         self.name = name or modules[0]
         self._modules, self._setting, self._count = tuple(modules), setting, 1
         self._idle: list[ChildProcess] = []
@@ -149,7 +174,7 @@ class ProcessPool:
     def call(
         self, function: str, arguments: Mapping[str, Any], arrays: Sequence[Any] = (), *, subject: str,
         memory_bytes: int, output_bytes: int = 0, key: bytes = b"", check: Callable[[], object] = _nothing,
-        long: bool = False,
+        long: bool = False, kept: KeptArrays | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
         """Call a function in a process; waits for one that does nothing.
 
@@ -165,6 +190,7 @@ class ProcessPool:
             key: what is refused for a while after it ended a process twice; empty for nothing.
             check: called many times a second; what it raises ends the call, and its process.
             long: whether it may take longer than others should wait.
+            kept: further arrays, which are sent if the process does not have them; a process that has is preferred.
 
         Raises:
             FunctionRefused: the function says so.
@@ -179,9 +205,12 @@ class ProcessPool:
             "threads": self.threads,
         }  # fmt: skip
         reason = "abandoned"
-        process = self._take(check, long)
+        process = self._take(check, long, "" if kept is None else kept.key)
         try:
-            found = process.call(head, arrays, output_bytes, check)
+            if kept is None:
+                found = process.call(head, arrays, output_bytes, check)
+            else:
+                found = self._call_with(process, kept, head, arrays, output_bytes, check)
             reason = "retired"
         except FunctionRefused:
             reason = "retired"
@@ -206,6 +235,59 @@ class ProcessPool:
         finally:
             self._put_back(process, reason, long)
         return found
+
+    def _call_with(
+        self, process: ChildProcess, kept: KeptArrays, head: Mapping[str, Any], arrays: Sequence[Any],
+        output_bytes: int, check: Callable[[], object],
+    ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
+        """Call a function with arrays that the process has, or is given now."""
+        head = {**head, "session": kept.key, "session_bytes": self.session_bytes, "weights": []}
+        if kept.key in process.sessions:
+            try:
+                return self._noted(process, process.call(head, arrays, output_bytes, check))
+            except FunctionRefused as refusal:
+                if refusal.kind != "forgotten" or process.ended:
+                    raise
+        head["weights"] = [*kept.names]
+        return self._noted(process, process.call(head, [*arrays, *kept.arrays], output_bytes, check))
+
+    @staticmethod
+    def _noted(process: ChildProcess, found: tuple[dict[str, Any], list[Any]]) -> tuple[dict[str, Any], list[Any]]:
+        process.sessions = frozenset(map(str, found[0].get("sessions", ())))
+        return found
+
+    def forget(self, key: str) -> None:
+        """Let the processes drop what they keep by this key, soon. May be called while an object is destroyed."""
+        self._forgotten.append(key)
+        with suppress(RuntimeError):  # the interpreter ends, and the processes with it
+            threading.Thread(target=self._send_forgotten, daemon=True).start()
+
+    def _send_forgotten(self) -> None:
+        keys = set[str]()
+        with suppress(IndexError):
+            while True:
+                keys.add(self._forgotten.popleft())
+        deadline = time.monotonic() + self.seconds
+        with self._changed:
+            waiting = {process for process in self._all if keys & process.sessions}
+        while waiting and time.monotonic() < deadline:
+            with self._changed:
+                waiting &= self._all
+                idle = [process for process in self._idle if process in waiting]
+                for process in idle:
+                    self._idle.remove(process)
+                if not idle and waiting:
+                    self._changed.wait(CHECK_SECONDS)
+            for process in idle:
+                waiting.discard(process)
+                head = {"function": "forget_sessions", "keys": [*keys], "memory_bytes": _FORGETTING_BYTES}
+                head |= {"seconds": START_SECONDS, "threads": 1}
+                try:
+                    self._noted(process, process.call(head, (), 0, _nothing))
+                except (ChildFailed, OSError) as error:
+                    _log.warning("a process of %s cannot drop weights, and is ended: %s", self.title, error)
+                    process.close()
+                self._put_back(process, "retired", long=False)
 
     def _refuse_known(self, digest: bytes, subject: str) -> None:
         """Refuse what ended a process twice lately."""
@@ -260,8 +342,8 @@ class ProcessPool:
         self._all.add(process)
         return process
 
-    def _take(self, check: Callable[[], object], long: bool) -> ChildProcess:
-        """A process that does nothing; a new one if there may be more.
+    def _take(self, check: Callable[[], object], long: bool, key: str = "") -> ChildProcess:
+        """A process that does nothing, one that keeps something by the key if there is one; a new one if there may be.
 
         Raises:
             LibraryUnavailable: none can be started.
@@ -277,7 +359,9 @@ class ProcessPool:
                 if not long or self._long < self._count:
                     try:
                         if self._idle:
-                            found = self._idle.pop()
+                            having = [process for process in self._idle if key and key in process.sessions]
+                            found = having[-1] if having else self._idle[-1]
+                            self._idle.remove(found)
                         elif len(self._all) < self._count + (self._long >= self._count):
                             found = self._new()
                     except OSError as error:

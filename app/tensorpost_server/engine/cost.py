@@ -10,6 +10,7 @@ from tensorpost.values.problems import LimitExceeded
 
 from ..forms.base import ComputedSeconds
 from ..planning import Plan
+from ..planning.plan import BY_LIBRARY
 
 T = TypeVar("T")
 
@@ -18,6 +19,7 @@ CHEAP_WORK = 1 << 26
 
 _FIRST_ON_PROCESSOR = 5e-9  # seconds per element; 10^12 elements of wide antialiasing windows took 87 minutes
 _FIRST_ON_DEVICE = 1e-10
+_FIRST_BY_LIBRARY = 2e-10  # ONNX Runtime: a convolution takes 1e-11, what goes element by element 1e-9
 _LEAST_WORK = 1 << 16  # of a slice that is timed; below, starting it is most of the time
 _MOST_CHANGE = 16  # how far from the first guess a rate may move: a busy machine must not make every call too long
 _WEIGHT = 0.25  # of a new time
@@ -53,7 +55,11 @@ class CostMeter:
 
     def part_seconds(self, plan: Plan, work: int) -> float:
         """Estimate of the time that a part of the plan takes here that reads and combines so many elements."""
-        return work * self._rates.get(plan.cost_kind, self._first)
+        return work * self._rates.get(plan.cost_kind, self._first_of(plan.cost_kind))
+
+    def _first_of(self, kind: str) -> float:
+        """The guess before anything was learnt of plans of this kind."""
+        return _FIRST_BY_LIBRARY if BY_LIBRARY in kind else self._first
 
     def _threads_of(self, plan: Plan) -> int:
         """How many threads the plan keeps at work."""
@@ -81,7 +87,8 @@ class CostMeter:
 
     def learn(self, kind: str, rate: float) -> None:
         """Take note of the seconds that an element of a plan of this kind has taken."""
-        rate = min(max(rate, self._first / _MOST_CHANGE), self._first * _MOST_CHANGE)
+        first = self._first_of(kind)
+        rate = min(max(rate, first / _MOST_CHANGE), first * _MOST_CHANGE)
         with self._lock:
             before = self._rates.get(kind, rate)
             self._rates[kind] = before + _WEIGHT * (rate - before)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorpost.onnx import OnnxNode, Resizing, Tiling
 from tensorpost.onnx.directml_twins import ElementWiseTwin
+from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.shapes import RULES
 
 from ..forms import Form
@@ -28,6 +29,12 @@ from .tile import tile
 def onnx_form(node: OnnxNode) -> Form:
     """The form of a node, by the row of its operator; without one by ONNX Runtime."""
     return NODE_FORMS.get(node.op_type, model_form)(node)
+
+
+@form_of_class(OnnxProtoNode)
+def proto_form(node: OnnxProtoNode) -> Form:
+    """The form of a node that ONNX Runtime computes as it is written."""
+    return model_form(node)
 
 
 @form_of_node("Tile")

@@ -7,22 +7,21 @@ Source: onnx.proto (field numbers); Protocol Buffers documentation, "Encoding".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.onnx.model_reader import read_model
 from tensorpost.onnx.operator_schema import OnnxInput
 from tensorpost.onnx.parameters import ModelParameters
-from tensorpost.onnx.protobuf import fields
+from tensorpost.onnx.proto_node import OnnxProtoNode, renamed_node, tensor_message
+from tensorpost.onnx.protobuf import fields, fixed32_field, message_field, text_field, varint_bytes, whole_field
 from tensorpost.values.datatypes import data_type
-from tensorpost.values.packed_elements import packed_elements
 
 _IR_VERSION = 8  # as that of the models of one node
-_VARINT, _BYTES, _FIXED32 = 0, 2, 5
 _KINDS = {"FLOAT": 1, "INT": 2, "STRING": 3, "TENSOR": 4, "FLOATS": 6, "INTS": 7}  # AttributeProto.AttributeType
 _SCALARS = frozenset({
     "axis", "constant_value", "delta", "depth", "dft_length", "frame_length", "frame_step", "k", "limit", "start",
@@ -45,14 +44,14 @@ class WrittenNode:
 
     operation: OnnxNode
     name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
     of_signed_zeros: bool = False
 
 
 def model_bytes(
     nodes: Sequence[WrittenNode], inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[tuple[str, OnnxTensor]],
-    opset: int,
+    opsets: Mapping[str, int], *, any_sizes: bool = False,
 ) -> bytes:  # fmt: skip
     """A `ModelProto`.
 
@@ -60,22 +59,26 @@ def model_bytes(
         nodes: the nodes, each after those whose outputs it reads.
         inputs: name, type and shape of each tensor that is given.
         outputs: the same of each tensor that comes back.
-        opset: the version of ONNX's operators that all nodes are read at.
+        opsets: the version of each domain's operators that all nodes are read at; ONNX's own is the empty name.
+        any_sizes: whether it says no sizes of tensors, so that the same model is made for others.
     """
     graph: list[bytes] = []
     for node in nodes:
         graph += _node_fields(node)
-    graph.append(_text(2, "partition"))
-    graph += [_message(11, _value_info(name, tensor)) for name, tensor in inputs]
-    graph += [_message(12, _value_info(name, tensor)) for name, tensor in outputs]
-    opset_import = _text(1, "") + _whole(2, opset)
-    return b"".join([_whole(1, _IR_VERSION), _text(2, "tensorpost"), _message(7, b"".join(graph)),
-                     _message(8, opset_import)])  # fmt: skip
+    graph.append(text_field(2, "partition"))
+    graph += [message_field(11, _value_info(name, tensor, any_sizes=any_sizes)) for name, tensor in inputs]
+    graph += [message_field(12, _value_info(name, tensor, any_sizes=any_sizes)) for name, tensor in outputs]
+    imported = [message_field(8, text_field(1, domain) + whole_field(2, opsets[domain])) for domain in sorted(opsets)]
+    parts = [whole_field(1, _IR_VERSION), text_field(2, "tensorpost"), message_field(7, b"".join(graph)), *imported]
+    return b"".join(parts)
 
 
 def _node_fields(node: WrittenNode) -> Iterator[bytes]:
     """The node, and the constants that belong to it, as fields of a `GraphProto`."""
     operation = node.operation
+    if isinstance(operation, OnnxProtoNode):
+        yield from _proto_node(node, operation)
+        return
     if node.of_signed_zeros and operation.op_type in ("Clip", "Relu"):
         yield from _bounded(node)
         return
@@ -92,11 +95,29 @@ def _node_fields(node: WrittenNode) -> Iterator[bytes]:
         constants = {name: _constant(operation, name, values) for name, values in operation.values}
     for name, constant in constants.items():
         names[name] = f"{node.name}.{name}"
-        yield _message(5, constant + _text(8, names[name]))  # the last name counts
+        yield message_field(5, constant + text_field(8, names[name]))  # the last name counts
     read = [names.get(name, "") for name in formal]
     while read and not read[-1]:
         read.pop()
     yield _node(node.name, operation.op_type, read, node.outputs, attributes)
+
+
+def _proto_node(node: WrittenNode, operation: OnnxProtoNode) -> Iterator[bytes]:
+    """A node that is written as it came, with the names of this model; what lies in its subgraphs gets its own."""
+    model = read_model(operation.model)
+    (proto,) = model.nodes
+    assert proto.message is not None
+    names = {f"i{place}": name for place, name in enumerate(node.inputs)}
+    made = dict(zip([name for name in proto.outputs if name], node.outputs, strict=True))
+    outputs = [name and made[name] for name in proto.outputs]
+
+    def renamed(name: str) -> str:
+        return names.get(name) or f"{node.name}.{name}"
+
+    inputs = [name and renamed(name) for name in proto.inputs]
+    for name, array in model.initializers.items():
+        yield message_field(5, tensor_message(array) + text_field(8, renamed(name)))
+    yield message_field(1, renamed_node(proto.message, inputs, outputs, renamed, node.name))
 
 
 def _bounded(node: WrittenNode) -> Iterator[bytes]:
@@ -108,7 +129,7 @@ def _bounded(node: WrittenNode) -> Iterator[bytes]:
     for key in ("min", "max"):
         if (number := numbers.get(key)) is not None:
             bounds[key] = f"{node.name}.{key}"
-            yield _message(5, _tensor(np.array(number, np.float32)) + _text(8, bounds[key]))
+            yield message_field(5, tensor_message(np.array(number, np.float32)) + text_field(8, bounds[key]))
     source = node.inputs[0]
     steps = [(op_type, bounds[key]) for key, op_type in (("min", "Max"), ("max", "Min")) if key in bounds]
     for place, (op_type, bound) in enumerate(steps):
@@ -123,9 +144,9 @@ def _node(
     name: str, op_type: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Sequence[bytes] = ()
 ) -> bytes:  # fmt: skip
     """A field of a `GraphProto` with a `NodeProto`."""
-    parts = [*[_text(1, each) for each in inputs], *[_text(2, each) for each in outputs]]
-    parts += [_text(3, name), _text(4, op_type), *[_message(5, attribute) for attribute in attributes]]
-    return _message(1, b"".join(parts))
+    parts = [*[text_field(1, each) for each in inputs], *[text_field(2, each) for each in outputs]]
+    parts += [text_field(3, name), text_field(4, op_type), *[message_field(5, attribute) for attribute in attributes]]
+    return message_field(1, b"".join(parts))
 
 
 def _parts_of_model(model: bytes) -> tuple[list[str], list[bytes], dict[str, bytes]]:
@@ -149,21 +170,21 @@ def _parts_of_model(model: bytes) -> tuple[list[str], list[bytes], dict[str, byt
 
 def _attribute(name: str, kind: str, value: Any) -> bytes:
     """An `AttributeProto`."""
-    parts = [_text(1, name), _whole(20, _KINDS[kind])]
+    parts = [text_field(1, name), whole_field(20, _KINDS[kind])]
     match kind:
         case "FLOAT":
-            parts.append(_tag(2, _FIXED32) + np.float32(value).tobytes())
+            parts.append(fixed32_field(2, np.float32(value).tobytes()))
         case "INT":
-            parts.append(_whole(3, int(value)))
+            parts.append(whole_field(3, int(value)))
         case "STRING":
-            parts.append(_text(4, str(value)))
+            parts.append(text_field(4, str(value)))
         case "TENSOR":
             element_type, number = value
-            parts.append(_message(5, _tensor(np.array([number], data_type(element_type).dtype))))
+            parts.append(message_field(5, tensor_message(np.array([number], data_type(element_type).dtype))))
         case "FLOATS":
-            parts.append(_message(7, np.array(value, "<f4").tobytes()))
+            parts.append(message_field(7, np.array(value, "<f4").tobytes()))
         case _:
-            parts.append(_message(8, b"".join([_varint(int(number)) for number in value])))
+            parts.append(message_field(8, b"".join([varint_bytes(int(number)) for number in value])))
     return b"".join(parts)
 
 
@@ -172,7 +193,7 @@ def _constant(operation: OnnxNode, name: str, values: Sequence[int | float]) -> 
     entry = operation.schema.input(name)
     assert entry is not None
     array = np.array(values, data_type(_type_of(operation, entry, values)).dtype)
-    return _tensor(array.reshape(()) if name in _SCALARS and array.size == 1 else array)
+    return tensor_message(array.reshape(()) if name in _SCALARS and array.size == 1 else array)
 
 
 def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float]) -> str:
@@ -188,37 +209,9 @@ def _type_of(operation: OnnxNode, entry: OnnxInput, values: Sequence[int | float
     return "int64" if whole and "int64" in types else types[0]
 
 
-def _tensor(array: Any) -> bytes:
-    """A `TensorProto`."""
-    dims = [_whole(1, size) for size in array.shape]
-    row = data_type(array.dtype)
-    raw = packed_elements(array.reshape(-1).view(np.uint8), row.bits) if row.bits else array.tobytes()
-    return b"".join([*dims, _whole(2, row.onnx_code), _message(9, raw)])
-
-
-def _value_info(name: str, tensor: OnnxTensor) -> bytes:
+def _value_info(name: str, tensor: OnnxTensor, *, any_sizes: bool) -> bytes:
     """A `ValueInfoProto`."""
-    sizes = b"".join([_message(1, _whole(1, size)) for size in tensor.shape])
-    return _text(1, name) + _message(2, _message(1, _whole(1, tensor.row.onnx_code) + _message(2, sizes)))
-
-
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    count = max(1, math.ceil(value.bit_length() / 7))
-    return bytes([value >> 7 * place & 127 | (128 if place < count - 1 else 0) for place in range(count)])
-
-
-def _tag(number: int, kind: int) -> bytes:
-    return _varint(number << 3 | kind)
-
-
-def _whole(number: int, value: int) -> bytes:
-    return _tag(number, _VARINT) + _varint(value)
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _tag(number, _BYTES) + _varint(len(content)) + content
-
-
-def _text(number: int, text: str) -> bytes:
-    return _message(number, text.encode())
+    sizes = b"".join([message_field(1, b"" if any_sizes else whole_field(1, size)) for size in tensor.shape])
+    return text_field(1, name) + message_field(
+        2, message_field(1, whole_field(1, tensor.row.onnx_code) + message_field(2, sizes))
+    )

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.onnx.package import ONLY_BFLOAT16
 
 from ..forms import Array, Form, whole_box
 from .onnx_model_writer import WrittenNode, model_bytes
-from .onnx_runtime import LIBRARY, array_form, require_runtime
+from .onnx_runtime import LEAST_OPSET, LIBRARY, array_form, require_runtime
 from .onnx_runtime_cost import extra_bytes
+from .onnx_weights import fits_session, weights_of_session
 
-__all__ = ["LEAST_OPSET", "SAME_FROM", "PartitionNode", "gives_same_bytes", "may_join", "partition_form"]
+__all__ = [
+    "LEAST_OPSET",
+    "SAME_FROM",
+    "PartitionNode",
+    "fits_session",
+    "gives_near_bytes",
+    "gives_same_bytes",
+    "may_join",
+    "partition_form",
+]
 
 SAME_FROM: Mapping[str, int] = {
     "Abs": 6, "Add": 7, "Ceil": 6, "Clip": 6, "Concat": 4, "DepthToSpace": 1, "Div": 7, "Flatten": 1, "Floor": 6,
@@ -27,11 +38,32 @@ SAME_FROM: Mapping[str, int] = {
     "Transpose": 1, "Unsqueeze": 1,
 }  # fmt: skip
 """The first version of each operator that ONNX Runtime computes, and to the same bytes."""
-LEAST_OPSET = 8
-"""The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
+NEAR_FROM: Mapping[str, int] = {
+    "Elu": 6, "Erf": 9, "Exp": 6, "Gemm": 7, "HardSigmoid": 6, "HardSwish": 14, "Log": 6, "LogSoftmax": 1, "MatMul": 1,
+    "Pow": 7, "Reciprocal": 6, "ReduceMax": 1, "ReduceMean": 1, "ReduceSum": 1, "Selu": 6, "Sigmoid": 6, "Softmax": 1,
+    "Softplus": 1, "Tanh": 6,
+}  # fmt: skip
+"""The same of operators whose last bits differ; they are part of partitions whose weights ONNX Runtime holds."""
+
+
+class _Typed(NamedTuple):
+    """The first version of an operator, and the types of each input with which ONNX Runtime makes our bytes."""
+
+    since: int
+    types: tuple[frozenset[str], ...]
+
+
+_FLOAT, _WHOLE = frozenset({"float32"}), frozenset({"int32", "int64"})
+TYPED_FROM: Mapping[str, _Typed] = {
+    "Cast": _Typed(6, (_FLOAT | _WHOLE | {"bool"},)),
+    "Gather": _Typed(1, (_FLOAT, _WHOLE)),
+}
+"""Operators with inputs of other types that are part of such partitions; Gather only with constants as indices."""
 _NEWEST = 21
 """The newest version of those. The oldest ONNX Runtime that the extra takes (1.20) has no later ones, and refuses a
 model of such an opset, which its own nodes do not need."""
+_MOST_MADE_BYTES = 16 << 20
+_NO_WEIGHTS: Mapping[int, bytes | memoryview] = {}
 _ALONE = frozenset({"Det"})
 """Operators whose results have more or fewer dimensions of 1 than ONNX infers, which other nodes must not see."""
 
@@ -57,10 +89,31 @@ class PartitionNode:
 
 def gives_same_bytes(node: OnnxNode) -> bool:
     """Whether ONNX Runtime gives the bytes that the node's own form gives."""
+    return _is_float_from(SAME_FROM, node)
+
+
+def gives_near_bytes(node: OnnxNode) -> bool:
+    """Whether it gives what the node's own form gives but for last bits, and in few more bytes than it reads."""
+    read, made = (sum([tensor.size_in_bytes for _, tensor in tensors]) for tensors in (node.tensors, node.results))
+    is_near = _is_float_from(NEAR_FROM, node) or gives_same_bytes(node) or _is_typed_from(node)
+    return is_near and made <= read + _MOST_MADE_BYTES  # larger results are streamed
+
+
+def _is_typed_from(node: OnnxNode) -> bool:
+    """Whether it is a Cast to float32, or a Gather of float32, of versions that ONNX Runtime computes."""
+    kinds = [tensor.row.numpy_name for _, tensor in node.tensors]
+    is_made = all(tensor.row.numpy_name == "float32" and 0 not in tensor.shape for _, tensor in node.results)
+    taken = TYPED_FROM.get(node.op_type)
+    if taken is None or not is_made or not taken.since <= node.schema.since_version <= _NEWEST:
+        return False
+    return len(kinds) == len(taken.types) and all(kind in types for kind, types in zip(kinds, taken.types, strict=True))
+
+
+def _is_float_from(versions: Mapping[str, int], node: OnnxNode) -> bool:
     since = node.schema.since_version
     is_float = all(tensor.row.numpy_name == "float32" for _, tensor in (*node.tensors, *node.results))
     has_elements = all(0 not in tensor.shape for _, tensor in (*node.tensors, *node.results))
-    return is_float and has_elements and SAME_FROM.get(node.op_type, _NEWEST + 1) <= since <= _NEWEST
+    return is_float and has_elements and versions.get(node.op_type, _NEWEST + 1) <= since <= _NEWEST
 
 
 def may_join(node: OnnxNode, form: Form) -> bool:
@@ -70,7 +123,8 @@ def may_join(node: OnnxNode, form: Form) -> bool:
 
 
 def partition_form(
-    nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opset: int, *, as_ours: bool
+    nodes: Sequence[PartitionNode], inputs: Sequence[int], outputs: Sequence[int], opsets: Mapping[str, int], *,
+    as_ours: bool, weights: Mapping[int, bytes | memoryview] = _NO_WEIGHTS,
 ) -> Array:  # fmt: skip
     """The form of all these nodes together.
 
@@ -78,8 +132,10 @@ def partition_form(
         nodes: the nodes, each after those whose outputs it reads.
         inputs: the tensors that no node makes.
         outputs: the tensors that are read outside.
-        opset: the version of ONNX's operators that all nodes are read at.
+        opsets: the version of each domain's operators that all nodes are read at.
         as_ours: whether nodes that are not ONNX Runtime's alone give the bytes of our forms.
+        weights: constants that its session holds, by number; none of `inputs`. ONNX Runtime then optimizes the nodes
+            with them, so that they give other last bits.
 
     Raises:
         NoBackend: ONNX Runtime is not installed.
@@ -95,19 +151,24 @@ def partition_form(
         )
         for place, node in enumerate(nodes)
     ]
-    given = [(_named(number), tensors[number]) for number in inputs]
+    given = [(_named(number), tensors[number]) for number in inputs if number not in weights]
     made = [(_named(number), tensors[number]) for number in outputs]
     work = 0
     for node in nodes:
         boxes = [whole_box(tensor.shape) for _, tensor in node.operation.results]
         work += sum([node.form.work(box, output) for output, box in enumerate(boxes)])
-    held = _most_held(nodes, inputs, outputs, {number: tensor.size_in_bytes for number, tensor in tensors.items()})
+    sizes = {number: 0 if number in weights else tensor.size_in_bytes for number, tensor in tensors.items()}
+    held = _most_held(nodes, inputs, outputs, sizes)
     beside = max([extra_bytes(node.operation) for node in nodes])
     newest = max([node.operation for node in nodes], key=lambda each: each.schema.since_version)
     what = f"{len(nodes)} nodes from {nodes[0].name!r} to {nodes[-1].name!r}"
     named = tuple([(node.name, node.operation.name) for node in nodes])
-    model = model_bytes(written, given, made, opset)
-    return array_form(model, given, [tensor for _, tensor in made], work, held, beside, what, newest.name, named)
+    model = model_bytes(written, given, made, opsets, any_sizes=bool(weights))
+    kept = None
+    if weights:
+        kept = weights_of_session(model, [(_named(number), tensors[number], data) for number, data in weights.items()])
+    results = [tensor for _, tensor in made]
+    return array_form(model, given, results, work, held, beside, what, newest.name, named, kept)
 
 
 def _named(number: int) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorpost.onnx import OnnxNode, OnnxSchema, OnnxTensor
 from tensorpost.onnx.parameters import ModelParameters
+from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.extras import install_command
@@ -22,12 +23,21 @@ from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation
 
 from ..child_processes.libraries import ONNX_RUNTIME
 from ..child_processes.process import FunctionRefused
+from ..child_processes.process_pool import KeptArrays
 from ..child_processes.segment import SharedSegment
 from ..forms import Array
 from ..forms.base import away_from_processor, raise_if_abandoned
+from .onnx_model_writer import WrittenNode, model_bytes
 from .onnx_runtime_cost import extra_bytes, work_of
 
+LEAST_OPSET = 8
+"""The lowest opset of a partition: before, Max and Min do not broadcast, as which Relu and Clip are written."""
 LIBRARY = ONNX_RUNTIME.name
+OPTIMIZED_LIBRARY = f"{LIBRARY}-optimized"
+"""What answers and metrics call it where it optimizes a graph whose weights it holds, so that results may differ."""
+_MAKING_FACTOR = 4
+"""Memory, in that of the weights, that making a session with them takes for a while: the model, its tensors, and both
+orders of their elements."""
 _LEAST_BYTES = 64 << 20
 """Memory that a call may take in its process beside its tensors and what follows from its attributes: the session, what
 the allocator wastes, temporaries of a fixed size."""
@@ -54,7 +64,11 @@ def model_form(node: OnnxNode) -> Array:
             message = f"ONNX Runtime computes {node.name}, and takes no arrays of {tensor.row.onnx}; cast them to float"
             raise NoBackend(message)
     tensor_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in node.tensors], *outputs)])
-    model = node.parameters_as(ModelParameters).model
+    if isinstance(node, OnnxProtoNode):
+        named = WrittenNode(node, "n0", [name for name, _ in node.tensors], [name for name, _ in node.results])
+        model = model_bytes([named], node.tensors, node.results, {"": LEAST_OPSET, **dict(node.opsets)})
+    else:
+        model = node.parameters_as(ModelParameters).model
     return array_form(
         model, node.tensors, outputs, work_of(node), tensor_bytes, extra_bytes(node), node.name, node.name
     )
@@ -73,6 +87,7 @@ def require_runtime(operator: str) -> None:
 def array_form(
     model: bytes, inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[OnnxTensor], work: int, held_bytes: int,
     bytes_beside: int, subject: str, newest: str, nodes: tuple[tuple[str, str], ...] = (),
+    kept: KeptArrays | None = None,
 ) -> Array:  # fmt: skip
     """The form of a model.
 
@@ -86,10 +101,14 @@ def array_form(
         subject: what messages call it.
         newest: the operator with the highest version in it.
         nodes: the name in the graph and the operator of each node, which it calls `n0`, `n1` and so on; empty for one.
+        kept: constants that its session holds.
     """
     shared_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in inputs], *outputs)])
     # ONNX Runtime may copy a tensor to cast or transpose it.
     memory_bytes = 2 * held_bytes + bytes_beside + _LEAST_BYTES
+    if kept is not None:
+        shared_bytes += kept.size_in_bytes
+        memory_bytes += _MAKING_FACTOR * kept.size_in_bytes
     parameters = (
         ("model", model),
         ("names", tuple([name for name, _ in inputs])),
@@ -99,23 +118,26 @@ def array_form(
         ("results", tuple([(tensor.row.numpy_name, tensor.shape) for tensor in outputs])),
         ("memory_bytes", memory_bytes),
         ("is_long", work > _LONG_WORK),
+        ("kept", kept),
     )
-    return Array(_run, len(inputs), work, parameters, memory_bytes + shared_bytes, LIBRARY)
+    library = LIBRARY if kept is None else OPTIMIZED_LIBRARY
+    return Array(_run, len(inputs), work, parameters, memory_bytes + shared_bytes, library)
 
 
 def _run(
     xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], subject: str, newest: str,
     nodes: tuple[tuple[str, str], ...], results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int,
-    is_long: bool,
+    is_long: bool, kept: KeptArrays | None,
 ) -> Any:  # fmt: skip
     assert xp is np
-    arrays = [np.frombuffer(model, np.uint8), *[np.ascontiguousarray(array) for array in inputs]]
+    arrays = [np.frombuffer(model, np.uint8), *[np.asarray(array, order="C") for array in inputs]]
     sizes = [data_type(kind).dtype.itemsize * int(np.prod(shape, dtype=object)) for kind, shape in results]
     try:
         with away_from_processor():
             _, found = ONNX_RUNTIME.call(
                 "run_model", {"names": names}, arrays, subject=subject, memory_bytes=memory_bytes,
                 output_bytes=SharedSegment.bytes_of(sizes), key=model, check=raise_if_abandoned, long=is_long,
+                kept=kept,
             )  # fmt: skip
     except FunctionRefused as refusal:
         raise _problem(refusal, newest, nodes) from refusal

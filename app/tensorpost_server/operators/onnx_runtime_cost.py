@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.onnx.proto_node import OnnxProtoNode
 
+_UNKNOWN_WORK = 1 << 25
+"""Work of iterations whose number is not known: a call of so much may take long."""
 _MOST_ITEM_BYTES = 8  # half types are computed in float32, others in their own
 
 
@@ -76,8 +79,12 @@ def work_of(node: OnnxNode) -> int:
     """Estimate of the elements that a node reads and combines.
 
     Where no row says more, it is that of a product: each element of an output reads a part of each further input, all
-    but the longest dimension of it.
+    but the longest dimension of it. Of Loop and Scan it is that of all iterations; where their number is not known, of
+    enough for a long call.
     """
+    if isinstance(node, OnnxProtoNode) and node.inner:
+        once = sum([work_of(inner) for inner in node.inner])
+        return max(once, _UNKNOWN_WORK) if node.repeats is None else once * node.repeats
     sizes = _Sizes.of(node)
     further = [tensor for tensor in sizes.inputs[1:] if tensor.shape]
     reads = [tensor.element_count // max(1, *tensor.shape) for tensor in further]
@@ -88,6 +95,9 @@ def work_of(node: OnnxNode) -> int:
 
 def extra_bytes(node: OnnxNode) -> int:
     """Estimate of the memory that a node takes beside its inputs and outputs, bytes."""
+    if isinstance(node, OnnxProtoNode):  # what an iteration makes, and what the one before it made
+        made = sum([tensor.size_in_bytes for inner in node.inner for _, tensor in inner.results])
+        return 2 * made + max([extra_bytes(inner) for inner in node.inner], default=0)
     cost = _COSTS.get(node.op_type)
     return 0 if cost is None else cost.elements_beside(_Sizes.of(node)) * _MOST_ITEM_BYTES
 

@@ -3,6 +3,9 @@
 A step of ONNX Runtime crosses to its process and back. A partition crosses once: its nodes are those that ONNX Runtime
 computes anyway, and those between them of which it gives the same bytes. It is convex: no node outside reads what it
 makes and makes what it reads. Plans with such a step are a processor's, so nothing is taken from a device.
+
+Of a stored graph, whose constants stay where they are, sessions hold them. ONNX Runtime optimizes such a session, so
+that last bits differ; nodes that differ in no more are part of it, too.
 """
 
 from __future__ import annotations
@@ -11,12 +14,21 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 
 from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import schema_of
-from tensorpost.values.graph import Graph, NodeOutput, Ref
+from tensorpost.values.graph import Graph, GraphConstant, Node, NodeOutput, Ref
 from tensorpost.values.operation import Slot
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
 
-from ..operators.onnx_partition import LEAST_OPSET, PartitionNode, gives_same_bytes, may_join, partition_form
+from ..operators.onnx_partition import (
+    LEAST_OPSET,
+    PartitionNode,
+    fits_session,
+    gives_near_bytes,
+    gives_same_bytes,
+    may_join,
+    partition_form,
+)
 from .step import PlanStep
 
 __all__ = ["in_one_partition", "partitioned"]
@@ -29,7 +41,7 @@ def partitioned(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[PlanStep
         graph: the graph.
         steps: the step of each of its nodes.
     """
-    groups = _groups(graph, steps)
+    groups = _groups(graph, steps, is_near=_keeps_weights(graph))
     return _joined(graph, steps, groups) if groups else (tuple(steps), graph.outputs)
 
 
@@ -48,11 +60,11 @@ def in_one_partition(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[Pla
         if not isinstance(node.operation, OnnxNode):
             raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}")
     everything = range(len(graph.nodes))
-    opset = _opset_of(graph, everything, least=1)
+    opsets = _opsets_of(graph, everything, least=1)
     for number in everything:
-        if not _is_same_at(opset, graph.nodes[number].operation):
+        if not _is_same_at(opsets, graph.nodes[number].operation):
             node = graph.nodes[number]
-            raise _not_onnx(f"the node {node.name!r} ({node.operation.name}) is another version at opset {opset}")
+            raise _not_onnx(f"the node {node.name!r} ({node.operation.name}) is another version at opset {opsets['']}")
     return _joined(graph, steps, [everything], as_ours=False)
 
 
@@ -61,20 +73,32 @@ def _not_onnx(why: str) -> InvalidParameter:
     return InvalidParameter(message, extra={"parameter": "backend"})
 
 
-def _groups(graph: Graph, steps: Sequence[PlanStep]) -> list[list[int]]:
-    """The nodes of each partition, in their order."""
+def _keeps_weights(graph: Graph) -> bool:
+    """Whether ONNX Runtime's sessions hold the graph's constants: those of a stored graph, where there is room."""
+    is_kept = any(isinstance(data, memoryview) for _, data in graph.constants)
+    return is_kept and fits_session(sum([len(data) for _, data in graph.constants]))
+
+
+def _groups(graph: Graph, steps: Sequence[PlanStep], *, is_near: bool) -> list[list[int]]:
+    """The nodes of each partition, in their order.
+
+    Args:
+        graph: the graph.
+        steps: the step of each of its nodes.
+        is_near: whether last bits may differ from those of our own forms.
+    """
     theirs, joins = set[int](), set[int]()
     for number, node in enumerate(graph.nodes):
         if isinstance(node.operation, OnnxNode):
             if may_join(node.operation, steps[number].form):
                 theirs.add(number)
-            elif gives_same_bytes(node.operation):
+            elif gives_same_bytes(node.operation) if not is_near else _is_near(node):
                 joins.add(number)
-    if len(theirs) < 2:
+    if len(theirs) < (1 if is_near else 2):
         return []
     joins |= theirs
-    opset = _opset_of(graph, joins)
-    joins = {number for number in joins if _is_same_at(opset, graph.nodes[number].operation)}
+    opsets = _opsets_of(graph, joins)
+    joins = {number for number in joins if _is_same_at(opsets, graph.nodes[number].operation)}
     before = {
         number: [ref.node for ref in node.inputs if isinstance(ref, NodeOutput)]
         for number, node in enumerate(graph.nodes)
@@ -99,9 +123,27 @@ def _groups(graph: Graph, steps: Sequence[PlanStep]) -> list[list[int]]:
         if number in before_theirs:
             before_theirs |= {*_within(before, first, number)}
     found: dict[int, list[int]] = {}
-    for number in sorted(after_theirs & before_theirs & joins):
-        found.setdefault(_root(first, number), []).append(number)
-    return [group for group in found.values() if len(group) > 1]
+    roots = {_root(first, number) for number in theirs & joins}  # of what hangs together with nodes of ONNX Runtime
+    for number in sorted(joins if is_near else after_theirs & before_theirs & joins):
+        if (root := _root(first, number)) in roots:
+            found.setdefault(root, []).append(number)
+    return [group for group in found.values() if len(group) > 1 or _constants_read(graph, group)]
+
+
+def _is_near(node: Node) -> bool:
+    """Whether a node may be part of a partition whose weights are held; indices that are sent are checked here."""
+    indices = node.inputs[1] if node.operation.op_type == "Gather" else None
+    return (
+        isinstance(node.operation, OnnxNode)
+        and (indices is None or isinstance(indices, GraphConstant))
+        and gives_near_bytes(node.operation)
+    )
+
+
+def _constants_read(graph: Graph, group: Sequence[int]) -> bool:
+    """Whether nodes read constants that a stored graph keeps, and that ONNX Runtime's session may hold."""
+    sources = [ref for number in group for ref in graph.nodes[number].inputs if isinstance(ref, GraphConstant)]
+    return _keeps_weights(graph) and any(isinstance(graph.constants[ref.index][1], memoryview) for ref in sources)
 
 
 def _root(first: dict[int, int], number: int) -> int:
@@ -117,21 +159,32 @@ def _within(before: Mapping[int, Sequence[int]], first: dict[int, int], number: 
     return [source for source in before[number] if source in first and _root(first, source) == root]
 
 
-def _opset_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> int:
-    """The lowest opset that has all the nodes' versions: ONNX Runtime may not know the one that was sent."""
-    return max([least, *[operation.schema.since_version for operation in _operations(graph, numbers)]])
+def _opsets_of(graph: Graph, numbers: Collection[int], least: int = LEAST_OPSET) -> dict[str, int]:
+    """The opset of each domain: that of nodes with subgraphs, if there are any, whose nodes are read at it.
+
+    Otherwise the lowest one that has all the nodes' versions: ONNX Runtime may not know the one that was sent.
+    """
+    operations = _operations(graph, numbers)
+    fixed: dict[str, int] = {}
+    for operation in operations:
+        if isinstance(operation, OnnxProtoNode):
+            fixed = {**dict(operation.opsets), **fixed}
+    versions = [each.schema.since_version for each in operations if not isinstance(each, OnnxProtoNode)]
+    return {"": max([least, *versions]), **fixed}
 
 
 def _operations(graph: Graph, numbers: Collection[int]) -> list[OnnxNode]:
-    found = [graph.nodes[number].operation for number in numbers]
+    found = [graph.nodes[number].operation for number in sorted(numbers)]
     return [operation for operation in found if isinstance(operation, OnnxNode)]
 
 
-def _is_same_at(opset: int, operation: object) -> bool:
-    """Whether the node is the same version of its operator at this opset."""
+def _is_same_at(opsets: Mapping[str, int], operation: object) -> bool:
+    """Whether the node is the same version of its operator at these opsets."""
     assert isinstance(operation, OnnxNode)
+    if isinstance(operation, OnnxProtoNode):
+        return all(opsets.get(domain) == version for domain, version in operation.opsets)
     try:
-        return schema_of(operation.op_type, opset).since_version == operation.schema.since_version
+        return schema_of(operation.op_type, opsets[""]).since_version == operation.schema.since_version
     except (InvalidDescriptor, UnknownOperator):
         return False
 
@@ -201,12 +254,24 @@ def _step_of(
             numbers.setdefault(ref, len(numbers))
         read, written = tuple([numbers[ref] for ref in node.inputs]), tuple([numbers[ref] for ref in outputs])
         nodes.append(PartitionNode(node.operation, step.form, node.name, read, written))
-    opset = _opset_of(graph, group, LEAST_OPSET if as_ours else 1)
+    opsets = _opsets_of(graph, group, LEAST_OPSET if as_ours else 1)
     given, made_here = [numbers[ref] for ref in inputs], [numbers[ref] for ref in sent]
-    form = partition_form(nodes, given, made_here, opset, as_ours=as_ours)
+    weights = _weights(graph, inputs)
+    form = partition_form(
+        nodes, given, made_here, opsets, as_ours=as_ours and not weights,
+        weights={numbers[ref]: data for ref, data in weights.items()},
+    )  # fmt: skip
+    inputs = {ref: slot for ref, slot in inputs.items() if ref not in weights}
     slots = [Slot(f"input_{place}", slot.layout) for place, slot in enumerate(inputs.values())]
     results = [Slot(f"output_{place}", made[ref].layout) for place, ref in enumerate(sent)]
     return PlanStep(form, tuple(inputs), tuple(slots), tuple(results), graph.nodes[group[-1]].name)
+
+
+def _weights(graph: Graph, inputs: Collection[Ref]) -> dict[Ref, bytes | memoryview]:
+    """The constants of a partition that ONNX Runtime's session holds."""
+    found = {ref: graph.constants[ref.index][1] for ref in inputs if isinstance(ref, GraphConstant)}
+    is_kept = any(isinstance(data, memoryview) for data in found.values())
+    return {**found} if is_kept and _keeps_weights(graph) else {}
 
 
 def _ordered(made: Mapping[int, PlanStep], places: Sequence[int]) -> list[int]:

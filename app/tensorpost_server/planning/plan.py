@@ -33,6 +33,8 @@ it is computed in turns of `TURN_SECONDS`, by the clock, and the cut depends on 
 last bits depend on it. One element of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`.
 """
 
+BY_LIBRARY = " by "
+"""Stands between an operator and its library in the kind of a plan."""
 _MOST_KEPT_BYTES = 256 * 1024  # of the documents and constants of a graph whose plan is kept for the next call
 
 
@@ -158,8 +160,12 @@ class Plan:
 
     @property
     def cost_kind(self) -> str:
-        """Plans of one kind share what an element costs: those of an operator, but for resampling of integers."""
-        return f"{self.operator} of integers" if self.rounds_integers else self.operator
+        """Plans of one kind share what an element costs: those of an operator, but for resampling of integers.
+
+        Those of which a library computes a part are a kind of their own: an element of a convolution costs it little.
+        """
+        kind = f"{self.operator} of integers" if self.rounds_integers else self.operator
+        return f"{kind}{BY_LIBRARY}{'+'.join(self.libraries)}" if self.libraries else kind
 
     @property
     def operator(self) -> str:
@@ -226,7 +232,9 @@ def make_plan(graph: Graph | Operation, slice_bytes: int, *, by_onnx_runtime: bo
         NoBackend: ONNX Runtime computes some of it, and is not installed.
     """
     key = _PlanKey(graph if isinstance(graph, Graph) else Graph.of(graph))
-    is_large = key.size_in_bytes > _MOST_KEPT_BYTES
+    # What a stored graph keeps is freed with the graph; its planned calls are in the call cache, which knows when.
+    is_kept = any(isinstance(data, memoryview) for _, data in key.graph.constants)
+    is_large = is_kept or key.size_in_bytes > _MOST_KEPT_BYTES
     return (_make_plan.__wrapped__ if is_large else _make_plan)(key, slice_bytes, by_onnx_runtime)
 
 

@@ -191,13 +191,15 @@ def level_sentence(read: Graph, level: FeatureLevel) -> tuple[str, str | None]:
 
 
 def print_nodes(read: Graph) -> None:
-    """Print the tensors that each node makes."""
+    """Print the tensors that each node makes, and what computes it."""
+    from ..onnx.proto_node import is_by_onnx_runtime  # operators load when they are named
+
     rows = [
         (node.name, node.operation.name, slot.layout.data_type.numpy_name, "x".join(map(str, slot.layout.sizes)) or "-",
-         size_text(slot.layout.size_in_bytes))
+         size_text(slot.layout.size_in_bytes), "ONNX Runtime" if is_by_onnx_runtime(node.operation) else "")
         for node in read.nodes for slot in node.operation.outputs
     ]  # fmt: skip
-    print_table(("node", "operator", "type", "sizes", "bytes"), rows)
+    print_table(("node", "operator", "type", "sizes", "bytes", "by"), rows)
 
 
 @graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")

@@ -30,6 +30,7 @@ from ..values.operation import Slot
 from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted
 from .dml_graph import dml_input_names, is_dml_graph, read_dml_graph
 from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
+from .proto_node_reader import read_proto_node
 
 __all__ = ["LONGEST_NAME", "MOST_NODES", "Weights", "input_names", "read_graph"]
 
@@ -47,6 +48,7 @@ LONGEST_NAME = 100
 _MEMBERS = ("inputs", "constants", "nodes", "outputs")
 _DIRECTML_MEMBERS = ("name", "type", "inputs", "desc")
 _ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs")
+_PROTO_MEMBERS = ("name", "op_type", "opset", "inputs", "proto")
 _MOST_NAMES = 16  # in a message
 
 
@@ -123,6 +125,7 @@ class _GraphReader:
         self.violations: list[Violation] = []
         self.made: list[Node] = []
         self._level = level
+        self._most_inner = 0  # nodes that subgraphs may have
         self._tensors: dict[str, ReadableTensor] = {}  # inputs and constants
         self._nodes: dict[str, _NodeText] = {}
         self._wrong: set[str] = set()  # names of inputs and constants that cannot be read
@@ -294,6 +297,7 @@ class _GraphReader:
             message = f"the graph has {len(nodes):,} nodes; at most {most_nodes:,} are computed here"
             self._add("graph-size", ("nodes",), message, len(nodes), f"at most {most_nodes} nodes")
             return
+        self._most_inner = most_nodes - len(nodes)
         for place, node in enumerate(nodes):
             self._find_name(place, node)
         for name in self._in_order():
@@ -302,7 +306,10 @@ class _GraphReader:
     def _find_name(self, place: int, node: object) -> None:
         path: Path = ("nodes", place)
         is_onnx = is_object(node) and "op_type" in node
-        members = self.members(node, path, _ONNX_MEMBERS if is_onnx else _DIRECTML_MEMBERS, "a node")
+        known = _ONNX_MEMBERS if is_onnx else _DIRECTML_MEMBERS
+        if is_object(node) and is_onnx and "proto" in node:
+            known = _PROTO_MEMBERS
+        members = self.members(node, path, known, "a node")
         if not members:
             return
         if not is_onnx and "type" not in members:
@@ -355,7 +362,11 @@ class _GraphReader:
         if any(text not in tensors for text, _ in node.reads):
             return
         try:
-            operation, sources = read_node(node.members, tensors, self._level)
+            if "proto" in node.members:
+                operation, sources = read_proto_node(node.members, tensors, self._most_inner)
+                self._most_inner -= len(operation.inner)
+            else:
+                operation, sources = read_node(node.members, tensors, self._level)
         except InvalidDescriptor as error:
             self.violations += error.prefixed(*path).violations
         except UnknownOperator as error:

@@ -11,6 +11,7 @@ from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import BufferTensorDesc, OperatorDesc
 from ..onnx.lowering import lower
 from ..onnx.node import OnnxNode
+from ..onnx.proto_node import OnnxProtoNode
 from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput, Ref
 from ..values.layout import Layout
 from ..values.operation import Slot
@@ -156,6 +157,8 @@ def document_of(graph: Graph) -> dict[str, Any]:
         texts, sources = [named(ref) for ref in node.inputs], [seen(ref) for ref in node.inputs]
         if isinstance(node.operation, OperatorDesc):
             written.append({"name": name, **_directml_node(node.operation, texts, sources)})
+        elif isinstance(node.operation, OnnxProtoNode):
+            written.append({"name": name, **node.operation.to_json(), "inputs": texts})
         else:
             assert isinstance(node.operation, OnnxNode), "there are no other operations"
             by_slot = dict(zip([slot.name for slot in node.operation.inputs], texts, strict=True))

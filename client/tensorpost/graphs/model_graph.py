@@ -6,28 +6,30 @@ Sizes follow node by node from the tensors that arrive, and what follows from si
 
 from __future__ import annotations
 
+import base64
 import math
 import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
-from ..onnx.model_reader import ModelNode, ModelTensor, OnnxModel, refused
+from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
 from ..onnx.operator_schema import OnnxSchema
+from ..onnx.proto_node import canonical_node
 from ..onnx.report import did_you_mean
 from ..onnx.schemas import find_schema
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
-from .constant_folding import folded, shape_of
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
+from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
+from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
 
 __all__ = ["ModelGraph", "model_graph"]
 
@@ -37,6 +39,7 @@ MOST_FLOATS_BY_VALUE = 64
 """The same of other constants, which decide no sizes: as text they are longer and take longer to read. `MOST_BY_VALUE`
 where there are more than `MOST_WEIGHTS` of them."""
 MOST_WEIGHTS = 512
+_MOST_INNER_NODES = 10_000  # as of a model
 
 _NO_VALUES: Mapping[str, NDArray[Any]] = {}
 _NO_NAME = re.compile(r"[^A-Za-z0-9_/:-]+")
@@ -77,19 +80,33 @@ def model_graph(
     wanted = _wanted(model, outputs)
     _check_inputs(model, sent)
     nodes, known = _needed(model, wanted), set[str]()
-    used = frozenset([*wanted, *[name for _, node in nodes for name in node.inputs if name]])
+    used = frozenset([*wanted, *[name for _, node in nodes for name in node.reads if name]])
     while True:
-        reader = _ModelReader(model, sent, {name: values[name] for name in known}, used)
+        reader = _ModelReader(model, sent, {name: values[name] for name in known}, used, {*values} - known)
         try:
             for place, node in nodes:
                 reader.add(place, node)
             return reader.graph(wanted)
+        except _Unknown as unknown:
+            known |= unknown.inputs
         except InvalidDescriptor:
             # What a size is computed from must be known; it is not known in advance which inputs these are.
             more = {name for name in reader.read_by_last(nodes) if name in values} - known
             if not more:
                 raise
             known |= more
+
+
+class _Unknown(Exception):
+    """Elements of inputs must be known to read on.
+
+    Attributes:
+        inputs: names of the inputs.
+    """
+
+    def __init__(self, inputs: set[str]) -> None:
+        super().__init__()
+        self.inputs = inputs
 
 
 def _wanted(model: OnnxModel, outputs: Sequence[str] | None) -> list[str]:
@@ -145,7 +162,7 @@ def _needed(model: OnnxModel, outputs: Sequence[str]) -> list[tuple[int, ModelNo
     for place in reversed(range(len(model.nodes))):
         node = model.nodes[place]
         if wanted & {*node.outputs}:
-            wanted |= {*node.inputs}
+            wanted |= {*node.reads}
             found.append((place, node))
     return found[::-1]
 
@@ -158,12 +175,15 @@ class _ModelReader:
         sent: the tensors that are given, by the model's names.
         values: the elements of the tensors that are constants of the graph.
         used: the tensors that some node reads, or that are outputs.
+        knowable: inputs whose elements are there, and may become constants, too.
     """
 
     def __init__(
-        self, model: OnnxModel, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], used: Container[str]
-    ) -> None:
-        self._taken, self._read = set[str](), used
+        self, model: OnnxModel, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], used: Collection[str],
+        knowable: Container[str],
+    ) -> None:  # fmt: skip
+        self._taken, self._read, self._knowable, self._opsets = set[str](), {*used}, knowable, model.opsets
+        self._added: list[ModelNode] = []  # with those of branches
         self._values = {name: array for name, array in model.initializers.items() if name not in sent} | {**values}
         self._last = 0  # the place of the node that was read last
         self._texts: dict[str, str] = {}  # what the document calls a tensor, by its name in the model
@@ -174,75 +194,105 @@ class _ModelReader:
         self._sent = sent
 
     def add(self, place: int, node: ModelNode) -> None:
-        """Read a node: as a constant, as another name of its input, or as a node of the graph."""
+        """Read a node: as a constant, as another name of its input, as the branch it takes, or as one of the graph."""
         self._last = place
-        path = ("graph", "node", place)
-        if node.domain:
+        self._add(node, ("graph", "node", place))
+
+    def _add(self, node: ModelNode, path: tuple[str | int, ...]) -> None:
+        if node.domain not in ("", ML_DOMAIN):
             message = (
-                f"the node {_called(node)} is of the domain {node.domain!r}; only ONNX's own operators are computed"
+                f"the node {called(node)} is of the domain {node.domain!r}; only ONNX's own operators are computed"
             )
             raise refused(path, message, node.domain, "an operator of ONNX, or a function of the model")
-        known = [name == "" or name in self._values for name in node.inputs]
-        made: list[NDArray[Any]] | None = None
-        if node.op_type == "Constant":
-            made = [_constant(node, path)]
-        elif node.op_type in ("Shape", "Size") and len(node.inputs) == 1 and node.inputs[0]:
-            sizes = shape_of(node, self._layout(node.inputs[0], node, path).sizes)
-            made = None if sizes is None else [sizes]
-        elif node.op_type == "CastLike" and len(node.inputs) == 2 and known[0] and node.inputs[1]:
-            code = self._layout(node.inputs[1], node, path).data_type.onnx_code
-            made = folded(replace(node, op_type="Cast", attributes={"to": code}), [self._values.get(node.inputs[0])])
-        elif all(known):
-            made = folded(node, [self._values.get(name) for name in node.inputs])
+        self._added.append(node)
+        layouts = list[Layout | None]()
+        if node.op_type in BY_LAYOUT:
+            layouts = [self._layout(name, node, path) if name else None for name in node.inputs]
+        made = constants_made(node, [self._values.get(name) if name else None for name in node.inputs], layouts, path)
         if made is not None:
             self._values |= {name: array for name, array in zip(node.outputs, made, strict=False) if name}
-        elif self._is_alias(node):
+        elif is_alias(node, self._read):
             source, target = node.inputs[0], node.outputs[0]
             if source in self._values:
                 self._values[target] = self._values[source]
             else:
                 self._texts[target] = self._text(source, node, path)
+        elif node.op_type == "If" and (branch := self._branch_of(node)) is not None:
+            prefix = self._free_name(node.op_type)
+            inner, constants = inlined_nodes(node.subgraphs[branch], node.outputs, node.captures, prefix)
+            self._values |= constants
+            self._read |= {name for each in inner for name in each.reads}
+            for each in inner:
+                self._add(each, (*path, "attribute", branch))
         else:
             self._add_node(node, path)
+
+    def _branch_of(self, node: ModelNode) -> str | None:
+        """The branch of an If that is taken; None if that is not known.
+
+        Raises:
+            _Unknown: it follows from inputs whose elements are there.
+        """
+        (condition, *_) = node.inputs or ("",)
+        value = self._values.get(condition)
+        if value is None:
+            if (inputs := self._inputs_of(condition)) and all(name in self._knowable for name in inputs):
+                raise _Unknown(inputs)
+            return None
+        return taken_branch(
+            node, ReadableTensor(GraphInput(0), Layout.row_major(data_type(value.dtype), value.shape), value)
+        )
+
+    def _inputs_of(self, name: str) -> set[str]:
+        """The inputs without known elements that a tensor is computed from."""
+        needed = {name}
+        for node in reversed(self._added):
+            if needed & {*node.outputs} and node.op_type not in ("Shape", "Size"):
+                needed |= {*node.reads}
+        return {each for each in needed if each in self._sent and each not in self._values}
 
     def read_by_last(self, nodes: Sequence[tuple[int, ModelNode]]) -> set[str]:
         """What the node that was read last depends on."""
         found = set[str]()
         for place, node in reversed(nodes):
             if place == self._last or (place < self._last and found & {*node.outputs}):
-                found |= {*node.inputs}
+                found |= {*node.reads}
         return found
 
-    def _is_alias(self, node: ModelNode) -> bool:
-        """Whether the output that is read is the node's first input: Identity, and Dropout outside of training."""
-        if not any(node.inputs[:1]) or not any(node.outputs[:1]):
-            return False
-        if node.op_type == "Identity":
-            return True
-        trains = any(node.inputs[2:]) or (node.opset < 7 and not node.attributes.get("is_test", 0))
-        return node.op_type == "Dropout" and not trains and not any(name in self._read for name in node.outputs[1:])
-
     def _add_node(self, node: ModelNode, path: tuple[str | int, ...]) -> None:
-        inputs = [self._numbers(place, node) or self._text(name, node, path) for place, name in enumerate(node.inputs)]
-        while inputs and not inputs[-1]:
-            inputs.pop()
-        texts = [each for each in inputs if isinstance(each, str)]
         outputs = [*node.outputs]
-        while len(outputs) > 1 and outputs[-1] not in self._read:
-            outputs.pop()
         name = self._free_name(node.name or node.op_type)
-        members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset, "inputs": inputs}
-        if node.attributes:
-            members["attributes"] = {key: _as_json(value) for key, value in node.attributes.items()}
-        if len(outputs) > 1:
-            members["outputs"] = len(outputs)
+        found = None
+        if is_proto_node(node):
+            if node.domain:  # of others, the subgraphs say how many there are
+                outputs = [each if each in self._read else "" for each in outputs]
+            found = canonical_node(node, self._opsets, outputs, self._values, MOST_FLOATS_BY_VALUE)
+            texts = [self._text(each, node, path) for each in found.reads]
+            for place, array in enumerate(found.weights):
+                self._values[weight := f"{name}/weight_{place}"] = array
+                texts.append(self._text(weight, node, path))
+            members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset}
+            members |= {"inputs": texts, "proto": base64.b64encode(found.model).decode()}
+            outputs = [each for each in outputs if each]
+        else:
+            inputs = [
+                self._numbers(place, node) or (each and self._text(each, node, path))
+                for place, each in enumerate(node.inputs)
+            ]
+            texts = [each for each in inputs if isinstance(each, str)]
+            while len(outputs) > 1 and outputs[-1] not in self._read:
+                outputs.pop()
+            members = node_members(node, name, inputs, len(outputs))
+        read = {each: self._tensors[each] for each in texts if each}
         try:
-            operation, _ = read_node(members, {text: self._tensors[text] for text in texts if text}, NEWEST)
+            operation, _ = (
+                read_node(members, read, NEWEST) if found is None else read_proto_node(members, read, _MOST_INNER_NODES)
+            )
         except InvalidDescriptor as error:
-            found = error.prefixed(*path)
-            raise type(error)(f"the node {_called(node)}: {found.detail}", found.violations) from None
+            prefixed = error.prefixed(*path)
+            raise type(error)(f"the node {called(node)}: {prefixed.detail}", prefixed.violations) from None
         except UnknownOperator as error:
-            raise UnknownOperator(f"the node {_called(node)}: {error.detail}") from None
+            raise UnknownOperator(f"the node {called(node)}: {error.detail}") from None
         self._nodes.append(members)
         for output, slot in zip(outputs, operation.outputs, strict=False):
             text = name if len(operation.outputs) == 1 else f"{name}.{slot.name}"
@@ -278,7 +328,7 @@ class _ModelReader:
             text = self._texts[name] = self._inputs[name] = self._free_name(name)
             self._tensors[text] = ReadableTensor(GraphInput(0), layout)
             return text
-        message = f"the node {_called(node)} reads {name[:60]!r}, which no node before it makes"
+        message = f"the node {called(node)} reads {name[:60]!r}, which no node before it makes"
         raise refused((*path, "input"), message, name, "an input, an initializer, or an output of a node before it")
 
     def _layout(self, name: str, node: ModelNode, path: tuple[str | int, ...]) -> Layout:
@@ -308,6 +358,8 @@ class _ModelReader:
                 self._nodes.append({"name": copied, "op_type": "Identity", "opset": 13, "inputs": [text]})
                 text = copied
             named[name[:LONGEST_NAME]] = text
+        nodes, used = _read_nodes(self._nodes, [*named.values()])
+        self._inputs = {name: text for name, text in self._inputs.items() if text in used}
         inputs: dict[str, Any] = {}
         for text in self._inputs.values():
             layout = self._tensors[text].layout
@@ -316,39 +368,27 @@ class _ModelReader:
         weights: dict[str, NDArray[Any]] = {}
         most = MOST_FLOATS_BY_VALUE if len(self._constants) <= MOST_WEIGHTS else MOST_BY_VALUE
         for text, value in self._constants.items():
+            if text not in used:
+                continue
             if value.size <= (MOST_BY_VALUE if data_type(value.dtype).kind in "biu" else most) and _has_json(value):
                 constants[text] = tensor_to_json(value)
             else:
                 weights[text] = value
                 inputs[text] = {"data_type": data_type(value.dtype).numpy_name, "sizes": [*value.shape]}
-        document: dict[str, Any] = {"inputs": inputs, "constants": constants, "nodes": self._nodes, "outputs": named}
+        document: dict[str, Any] = {"inputs": inputs, "constants": constants, "nodes": nodes, "outputs": named}
         return ModelGraph(document, self._inputs, weights)
 
 
-def _called(node: ModelNode) -> str:
-    made = node.outputs[0] if node.outputs else ""
-    return f"{node.name!r} ({node.op_type})" if node.name else f"({node.op_type}) that makes {made!r}"
-
-
-def _constant(node: ModelNode, path: tuple[str | int, ...]) -> NDArray[Any]:
-    """The value of Constant. Source: ONNX, Constant-13."""
-    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    for key, value in node.attributes.items():
-        if key == "value" and isinstance(value, np.ndarray):
-            return cast("NDArray[Any]", value)
-        if key in types:
-            return np.array(value, types[key])
-    message = f"the node {_called(node)} has {', '.join(node.attributes) or 'no value'}, which is not computed"
-    raise refused(path, message, None, "numbers: value, value_float, value_floats, value_int or value_ints")
-
-
-def _as_json(value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    array = cast("NDArray[Any]", value)
-    if array.size != 1:
-        return array.tolist()
-    return {"data_type": data_type(array.dtype).numpy_name, "shape": [1], "data": array.reshape(-1).tolist()}
+def _read_nodes(
+    nodes: Sequence[Mapping[str, Any]], outputs: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], set[str]]:  # fmt: skip
+    """The nodes that outputs need, and what these read: of a branch that is not taken, others may be left."""
+    used, found = {text.partition(".")[0] for text in outputs}, list[Mapping[str, Any]]()
+    for node in reversed(nodes):
+        if node["name"] in used:
+            used |= {text.partition(".")[0] for text in node["inputs"] if isinstance(text, str)}
+            found.append(node)
+    return found[::-1], used
 
 
 def _has_json(value: NDArray[Any]) -> bool:

@@ -1,13 +1,14 @@
 """Read the bytes of an ONNX model into `OnnxModel`: its graph with functions inlined, as frozen values.
 
 No package is needed for it. Everything that would name a file or run something is refused by name before a node is
-read: external data, custom domains, subgraphs, sparse and string tensors.
+read: external data, custom domains, sparse and string tensors, in subgraphs, too.
 
 Source: onnx.proto, and "Open Neural Network Exchange Intermediate Representation", IR versions 3 to 13.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,9 @@ from ..values.packed_elements import packed_bytes, unpacked_elements
 from ..values.problems import InvalidDescriptor, Violation
 from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
 
-__all__ = ["MODEL_MEDIA_TYPE", "ModelNode", "ModelTensor", "OnnxModel", "read_model"]
+__all__ = [
+    "MODEL_MEDIA_TYPE", "ModelNode", "ModelSubgraph", "ModelTensor", "OnnxModel", "inlined_nodes", "read_model",
+]  # fmt: skip
 
 SOURCE = "onnx.proto"
 MODEL_MEDIA_TYPE = "application/onnx"
@@ -31,7 +34,9 @@ OLDEST_IR = 3
 MOST_INLINED = 10_000
 """Nodes of a model once its functions are inlined."""
 DEEPEST = 16
-"""Functions that call each other."""
+"""Functions that call each other, and subgraphs within each other."""
+ML_DOMAIN = "ai.onnx.ml"
+"""ONNX's operators of classic machine learning, which ONNX Runtime computes."""
 _DOMAINS = ("", "ai.onnx")
 _ROWS = {row.onnx_code: row for row in DATA_TYPES}
 _STORED = frozenset({"float16", *ML_DTYPES})
@@ -71,7 +76,9 @@ class ModelNode:
         opset: the version of the domain.
         inputs: tensors that it reads, empty for those that are left out.
         outputs: tensors that it makes, empty for those that nobody wants.
-        attributes: numbers, texts, lists of them, and arrays.
+        attributes: numbers, texts, lists of them, arrays, and a `ModelSubgraph` for each graph.
+        message: the bytes of its NodeProto; None if neither it has a subgraph nor it is of the domain ai.onnx.ml.
+        captures: tensors outside that its subgraphs read: what they are called outside, by their name in there.
     """
 
     name: str
@@ -81,6 +88,50 @@ class ModelNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    message: memoryview | None = None
+    captures: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads, its subgraphs included."""
+        return (*self.inputs, *self.captures.values()) if self.captures else self.inputs
+
+    @property
+    def subgraphs(self) -> Mapping[str, ModelSubgraph]:
+        """The graphs among its attributes, by name."""
+        return {name: value for name, value in self.attributes.items() if isinstance(value, ModelSubgraph)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelSubgraph:
+    """A graph that is an attribute of a node: a branch of If, or the body of Loop or Scan.
+
+    Attributes:
+        inputs: what is given at each run.
+        outputs: names of what it makes.
+        initializers: its constants by name.
+        nodes: its nodes in order.
+        opsets: the version of each domain.
+    """
+
+    inputs: tuple[ModelTensor, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, NDArray[Any]]
+    nodes: tuple[ModelNode, ...]
+    opsets: Mapping[str, int]
+
+    @property
+    def node_count(self) -> int:
+        """Its nodes, with those of subgraphs within it."""
+        return sum([1 + sum([each.node_count for each in node.subgraphs.values()]) for node in self.nodes])
+
+    def captured(self) -> dict[str, None]:
+        """The names of what it reads of the graph outside, in the order in which it does."""
+        known, found = {*self.initializers, *[each.name for each in self.inputs]}, dict[str, None]()
+        for node in self.nodes:
+            found |= dict.fromkeys([name for name in node.reads if name and name not in known])
+            known |= {*node.outputs}
+        return found | dict.fromkeys([name for name in self.outputs if name not in known])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +154,7 @@ class OnnxModel:
         opset: the version of ONNX's operators.
         producer: the program that wrote it; empty if it does not say.
         ir_version: the version of the file's format.
+        opsets: the version of each domain, ONNX's own as the empty name.
     """
 
     inputs: tuple[ModelTensor, ...]
@@ -112,6 +164,7 @@ class OnnxModel:
     opset: int
     producer: str = ""
     ir_version: int = 0
+    opsets: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
 
 def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
@@ -121,8 +174,8 @@ def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
         content: the bytes of a ModelProto.
 
     Raises:
-        InvalidDescriptor: the bytes are no model, or it needs what is not computed: external data, a custom domain, a
-            subgraph, strings, sparse tensors; it names the node or the tensor.
+        InvalidDescriptor: the bytes are no model, or it needs what is not computed: external data, a custom domain,
+            strings, sparse tensors; it names the node or the tensor.
     """
     data = memoryview(content).cast("B")
     if len(data) > MOST_MODEL_BYTES:
@@ -149,7 +202,9 @@ def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
     known = dict([_read_function(each) for each in functions])
     model = _read_graph(graph, opsets)
     nodes = _Inliner(known).inlined(model.nodes)
-    return replace(model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version)
+    return replace(
+        model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version, opsets=opsets
+    )  # fmt: skip
 
 
 def refused(path: Sequence[str | int], message: str, value: object, expected: str) -> InvalidDescriptor:
@@ -170,7 +225,9 @@ def _read_opset(message: memoryview, opsets: dict[str, int]) -> None:
 # ---- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _read_graph(message: memoryview, opsets: Mapping[str, int]) -> OnnxModel:
+def _read_graph(
+    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int] = ("graph",), depth: int = 0
+) -> OnnxModel:  # fmt: skip
     nodes: list[ModelNode] = []
     inputs: list[ModelTensor] = []
     outputs: list[ModelTensor] = []
@@ -178,16 +235,16 @@ def _read_graph(message: memoryview, opsets: Mapping[str, int]) -> OnnxModel:
     for field in fields(message):
         match field.number:
             case 1:
-                nodes.append(_read_node(field.data, opsets, ("graph", "node", len(nodes))))
+                nodes.append(_read_node(field.data, opsets, (*path, "node", len(nodes)), depth))
             case 5:
-                name, array = _read_tensor(field.data, ("graph", "initializer", len(initializers)))
+                name, array = _read_tensor(field.data, (*path, "initializer", len(initializers)))
                 initializers[name] = array
             case 11:
                 inputs.append(_read_value_info(field.data))
             case 12:
                 outputs.append(_read_value_info(field.data))
             case 15:
-                raise refused(("graph", "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
+                raise refused((*path, "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
             case _:
                 pass
     given = tuple([each for each in inputs if each.name not in initializers])
@@ -231,16 +288,18 @@ def _read_size(message: memoryview) -> int | str | None:
     size: int | str | None = None
     for field in fields(message):
         if field.number == 1:
-            size = None if field.whole < 0 else field.whole
+            size = field.whole if field.whole >= 0 else None  # -1: some exporters write it for any size
         elif field.number == 2:
-            size = None if field.text in ("", "?") else field.text
+            size = None if field.text in ("", "?") else field.text  # "?": one that all unknown sizes share
     return size
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def _read_node(message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int]) -> ModelNode:
+def _read_node(
+    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int], depth: int = 0, *, is_own: bool = False
+) -> ModelNode:  # fmt: skip
     inputs: list[str] = []
     outputs: list[str] = []
     attributes: dict[str, Any] = {}
@@ -262,14 +321,40 @@ def _read_node(message: memoryview, opsets: Mapping[str, int], path: Sequence[st
                 domain = field.text
             case _:
                 pass
-    for each in attribute_messages:
-        key, value = _read_attribute(each, f"{op_type} {name!r}", path)
-        attributes[key] = value
     domain = "" if domain in _DOMAINS else domain
-    return ModelNode(name, op_type, domain, opsets.get(domain, 0), tuple(inputs), tuple(outputs), attributes)
+    kept = domain == ML_DOMAIN or any(part.number == 6 for each in attribute_messages for part in fields(each))
+    if kept and depth == 0 and not is_own:
+        return _read_node(memoryview(bytes(message)), opsets, path, is_own=True)  # nothing of the file stays in memory
+    for each in attribute_messages:
+        key, value = _read_attribute(each, f"{op_type} {name!r}", path, opsets, depth)
+        attributes[key] = value
+    node = ModelNode(name, op_type, domain, opsets.get(domain, 0), tuple(inputs), tuple(outputs), attributes)
+    if not kept:
+        return node
+    if any(isinstance(value, _AttributeReference) for value in attributes.values()):
+        message_ = f"the node {op_type} {name!r} reads attributes of a function that calls it, which is not computed"
+        raise refused(path, message_, None, "numbers, or the model with its functions inlined (onnx.inliner)")
+    captures = {key: key for each in node.subgraphs.values() for key in each.captured()}
+    return replace(node, message=message, captures=captures)
 
 
-def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -> tuple[str, Any]:
+def _read_subgraph(
+    message: memoryview, node: str, opsets: Mapping[str, int], path: Sequence[str | int], depth: int
+) -> ModelSubgraph:  # fmt: skip
+    if depth == DEEPEST:
+        raise refused(path, f"subgraphs lie {DEEPEST} deep within each other at the node {node}", depth, "fewer")
+    graph = _read_graph(message, opsets, path, depth + 1)
+    for inner in graph.nodes:
+        if any(isinstance(value, _AttributeReference) for value in inner.attributes.values()):
+            message_ = f"the node {node} has a subgraph that reads attributes of a function, which is not computed"
+            raise refused(path, message_, None, "numbers, or the model with its functions inlined (onnx.inliner)")
+    outputs = tuple([each.name for each in graph.outputs])
+    return ModelSubgraph(graph.inputs, outputs, graph.initializers, graph.nodes, opsets)
+
+
+def _read_attribute(
+    message: memoryview, node: str, path: Sequence[str | int], opsets: Mapping[str, int], depth: int
+) -> tuple[str, Any]:  # fmt: skip
     name, value, kind = "", cast("Any", None), 0
     several: dict[int, list[Any]] = {7: [], 8: [], 9: []}
     for field in fields(message):
@@ -290,8 +375,10 @@ def _read_attribute(message: memoryview, node: str, path: Sequence[str | int]) -
                 several[8] += varints_of(field)
             case 9:
                 several[9].append(field.text)
-            case 6 | 10 | 11 | 22 | 23:
-                what = "a subgraph" if field.number in (6, 11) else "sparse tensors or lists of tensors"
+            case 6:
+                value = _read_subgraph(field.data, node, opsets, (*path, "attribute", name), depth)
+            case 10 | 11 | 22 | 23:
+                what = "several subgraphs" if field.number == 11 else "sparse tensors or lists of tensors"
                 message_ = f"the node {node} has {what} in {name!r}, which is not computed"
                 raise refused((*path, "attribute", name), message_, None, "numbers, texts or one tensor")
             case 20:
@@ -415,7 +502,7 @@ def _read_function(message: memoryview) -> tuple[tuple[str, str], _ModelFunction
             case 10:
                 domain = field.text
             case 11:
-                key, value = _read_attribute(field.data, name, ("functions", name))
+                key, value = _read_attribute(field.data, name, ("functions", name), opsets, DEEPEST)
                 defaults[key] = value
             case _:
                 pass
@@ -443,7 +530,8 @@ class _Inliner:
         for node in nodes:
             function = self._functions.get((node.domain, node.op_type))
             if function is None:
-                self._made += 1
+                self._made += 1 + sum([each.node_count for each in node.subgraphs.values()])
+                self._refuse_calls(node)
                 found.append(node)
             elif depth == DEEPEST:
                 message = f"functions call each other {DEEPEST} deep at {node.op_type!r}"
@@ -454,6 +542,17 @@ class _Inliner:
                 message = f"the model has more than {MOST_INLINED:,} nodes once its functions are inlined"
                 raise refused(("functions",), message, None, f"at most {MOST_INLINED} nodes")
         return found
+
+    def _refuse_calls(self, node: ModelNode) -> None:
+        """Refuse calls of functions within subgraphs."""
+        for name, graph in node.subgraphs.items():
+            for inner in graph.nodes:
+                if (inner.domain, inner.op_type) in self._functions:
+                    message = f"the subgraph {name} of the node {node.op_type} {node.name!r} calls the function "
+                    message += f"{inner.op_type!r}, which is not computed"
+                    expected = "a model with its functions inlined (onnx.inliner)"
+                    raise refused(("functions", inner.op_type), message, None, expected)
+                self._refuse_calls(inner)
 
     def _body(self, call: ModelNode, function: _ModelFunction) -> list[ModelNode]:
         self._calls += 1
@@ -477,6 +576,37 @@ class _Inliner:
                     inputs=tuple(map(renamed, node.inputs)),
                     outputs=tuple(map(renamed, node.outputs)),
                     attributes={key: value for key, value in given.items() if value is not None},
+                    captures={inner: renamed(outer) for inner, outer in node.captures.items()},
                 )
             )
         return found
+
+
+def inlined_nodes(
+    graph: ModelSubgraph, outputs: Sequence[str], captures: Mapping[str, str], prefix: str
+) -> tuple[list[ModelNode], dict[str, NDArray[Any]]]:  # fmt: skip
+    """The nodes and the constants of a branch in the place of the node that takes it.
+
+    Args:
+        graph: the branch, which has no inputs.
+        outputs: what the node's outputs are called.
+        captures: see `ModelNode.captures`.
+        prefix: begins the names of what lies within.
+    """
+    names = {"": "", **captures}
+
+    def renamed(name: str) -> str:
+        return names.setdefault(name, f"{prefix}/{name}")
+
+    found = [
+        replace(
+            node, inputs=tuple(map(renamed, node.inputs)),
+            outputs=tuple(map(renamed, node.outputs)),
+            captures={inner: renamed(outer) for inner, outer in node.captures.items()},
+        )
+        for node in graph.nodes
+    ]  # fmt: skip
+    for made, name in zip(graph.outputs, outputs, strict=False):
+        if name:
+            found.append(ModelNode("", "Identity", "", 13, (renamed(made),), (name,), {}))
+    return found, {renamed(name): array for name, array in graph.initializers.items()}

@@ -173,6 +173,14 @@ def _check_shape(context: InferenceContext, name: str, sizes: Sequence[int | Non
         would = f": {name} would have the shape {list(sizes or ())}" if known else ""
         message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
         context.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
+    if sizes is None and not context.values:
+        message = (
+            f"onnx does not infer the shape of {name} of {schema.op_type} from these inputs, and it must be known "
+        )
+        message += "before anything is computed"
+        if len(schema.inputs) > 1:
+            message += "; if it depends on elements, give the inputs that decide it by value, as lists of numbers"
+        context.refuse("onnx", ("inputs",), message, None, f"inputs from which the shape of {name} follows")
     message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
     if len(schema.inputs) > 1:
         message += "; give the inputs that decide it by value, as lists of numbers"

@@ -1,18 +1,22 @@
-"""The fields of a Protocol Buffers message, read from its bytes without a schema.
+"""The fields of a Protocol Buffers message, read from its bytes and written without a schema.
 
-Only what `onnx.proto` uses: varints, fixed numbers and length-delimited fields. No byte is copied, and nothing is read
+Only what `onnx.proto` uses: varints, fixed numbers and length-delimited fields. Reading copies no byte, and reads none
 outside of the message. Source: Protocol Buffers documentation, "Encoding".
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..values.problems import InvalidDescriptor, Violation
 
-__all__ = ["Field", "doubles_of", "fields", "floats_of", "signed", "varints_of"]
+__all__ = [
+    "Field", "doubles_of", "fields", "fixed32_field", "floats_of", "message_field", "signed", "text_field",
+    "varint_bytes", "varints_of", "whole_field",
+]  # fmt: skip
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10  # bytes
@@ -126,6 +130,33 @@ def _whole_numbers(field: Field, size: int) -> memoryview:
     if len(field.data) % size:
         raise broken(f"field {field.number} has {len(field.data):,} bytes of numbers of {size} bytes each")
     return field.data
+
+
+def varint_bytes(value: int) -> bytes:
+    """A varint; a negative number is its int64."""
+    value &= (1 << 64) - 1
+    count = max(1, math.ceil(value.bit_length() / 7))
+    return bytes([value >> 7 * place & 127 | (128 if place < count - 1 else 0) for place in range(count)])
+
+
+def whole_field(number: int, value: int) -> bytes:
+    """A field with a whole number."""
+    return varint_bytes(number << 3 | _VARINT) + varint_bytes(value)
+
+
+def message_field(number: int, content: bytes | memoryview) -> bytes:
+    """A field with bytes, packed numbers or a message."""
+    return b"".join([varint_bytes(number << 3 | _BYTES), varint_bytes(len(content)), content])
+
+
+def fixed32_field(number: int, content: bytes) -> bytes:
+    """A field with 4 bytes, as a float."""
+    return varint_bytes(number << 3 | _FIXED32) + content
+
+
+def text_field(number: int, text: str) -> bytes:
+    """A field with a text."""
+    return message_field(number, text.encode())
 
 
 def broken(message: str) -> InvalidDescriptor:

@@ -246,10 +246,12 @@ class KeptGraph(Protocol):
     Attributes:
         batches: how many rows its calls may have, and whether they are joined; None for any number.
         is_kept: whether it is still kept.
+        plans: plans of its calls, by the identity of their graph and by whether ONNX Runtime computes all of it.
     """
 
     batches: BatchSettings | None
     is_kept: bool
+    plans: dict[tuple[int, bool], Plan]
 
     @property
     def input_names(self) -> frozenset[str]:

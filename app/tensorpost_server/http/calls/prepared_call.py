@@ -29,6 +29,7 @@ from .call import Answer, Call, CallFormat, KeptGraph, PreparedHead, RunOptions
 ONNX_RUNTIME_BACKEND = "onnxruntime"
 """What a call of a graph names as its backend, so that ONNX Runtime computes all of it."""
 
+_MOST_PLANS = 8  # of a stored graph; one of silero-vad, whose calls have an input that decides, takes 5 ms to make
 _ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
 
 
@@ -121,7 +122,7 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     if by_onnx_runtime:
         check_whole(graph, options)
         options = replace(options, backend="numpy")  # which is always there, and holds the tensors
-    plan = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
+    plan = _plan_of(graph, call.stored, settings, by_onnx_runtime=by_onnx_runtime)
     _check_limits(plan, settings)
     device_plan = None
     if has_devices and plan.libraries and not by_onnx_runtime and call.rows is None:
@@ -161,6 +162,18 @@ def _joins(plan: Plan, stored: KeptGraph | None) -> bool:
         return False
     rows = {slot.layout.sizes[0] if slot.layout.sizes else 0 for slot in (*plan.inputs, *plan.outputs)}
     return len(rows) == 1 and 0 < min(rows) < stored.batches.max_batch_size
+
+
+def _plan_of(graph: Graph, stored: KeptGraph | None, settings: Settings, *, by_onnx_runtime: bool) -> Plan:
+    """The plan of a graph; for the same value of a stored one, the same plan."""
+    plans = {} if stored is None else stored.plans
+    key = (id(graph), by_onnx_runtime)  # the plan holds the graph, so that no other one has its identity
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
+        if len(plans) > _MOST_PLANS:
+            del plans[next(iter(plans))]
+    return plan
 
 
 def check_whole(graph: Graph, options: RunOptions) -> None:

@@ -20,6 +20,7 @@ from tensorpost.graphs.graph_levels import lowest_level_of
 from tensorpost.graphs.omitted_fields import omitted_fields
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.onnx.package import since_version
+from tensorpost.onnx.proto_node import is_by_onnx_runtime
 from tensorpost.onnx.schemas import is_own, schema_of
 from tensorpost.values.graph import Graph
 from tensorpost.values.operation import Operation, Slot
@@ -426,6 +427,7 @@ def _graph_verdict(
         "lowest_feature_level": None if lowest is None else str(lowest),
         "nodes": nodes,
         "filled_in": [name for each in omitted for name in each.names],
+        "onnx_runtime": [node.name for node in graph.nodes if is_by_onnx_runtime(node.operation)],
         **_sizes(graph.inputs, graph.output_slots),
     }
     return verdict, graph

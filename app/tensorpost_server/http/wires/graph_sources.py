@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
 from tensorpost.graphs.graph_document import Weights, read_graph
 from tensorpost.graphs.model_graph import model_graph
-from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, OnnxModel, read_model
+from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
@@ -35,6 +36,9 @@ from ..multipart import MOST_VALUES
 from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
 
+_MOST_READ_GRAPHS = 8
+"""Graphs of a model that are kept, each for other sizes or elements. With an input that decides sizes no call is
+repeated as it is, and reading silero-vad's graph takes 11 ms."""
 _NODE_BYTES = 1024  # of a model's node: texts and values
 _TRIAL_SIZES = ((224, 256), (64, 96), (32, 48), (8, 12), (3, 4), (1, 2))
 
@@ -180,7 +184,7 @@ class StoredModel:
 
     Attributes:
         model: the model. Its arrays are copies: in a file, they begin anywhere.
-        views: the bytes of its initializers, by the identity of their arrays.
+        views: the bytes of its constants, by the identity of their arrays.
     """
 
     model: OnnxModel
@@ -192,6 +196,7 @@ class StoredModel:
     outputs: Sequence[DeclaredTensor] = ()
     kind: str = field(default="onnx", init=False)
     document: None = field(default=None, init=False)
+    _graphs: OrderedDict[object, Graph] = field(default_factory=OrderedDict[object, Graph], init=False)
 
     @classmethod
     def of(cls, model: OnnxModel) -> StoredModel:
@@ -201,14 +206,15 @@ class StoredModel:
         model = replace(model, initializers=initializers, nodes=tuple(nodes))
         values = [value for node in nodes for value in node.attributes.values()]
         size = sum([getattr(value, "nbytes", 0) for value in (*initializers.values(), *values)])
-        size += _NODE_BYTES * len(nodes)
+        size += _NODE_BYTES * len(nodes) + sum([len(node.message or b"") for node in nodes])
         inputs = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in model.inputs]
         named = {tensor.name for tensor in inputs}
         given = [_call_input(tensor.name) for tensor in inputs]
         given += [_call_input(name, optional=True) for name in initializers if name not in named]
         # Whole numbers of few elements, as the shape of a Reshape.
         small = frozenset([each.name for each in inputs if _is_small(each)])
-        views = {id(array): _bytes_of(array) for array in initializers.values()}
+        arrays = [*initializers.values(), *[array for node in nodes for array in _arrays_of(node)]]
+        views = {id(array): _bytes_of(array) for array in arrays}
         return cls(model, views, size, inputs, given, small)
 
     @property
@@ -223,6 +229,19 @@ class StoredModel:
         return replace(self, outputs=declared)
 
     def graph(
+        self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
+        level: FeatureLevel, most_nodes: int,
+    ) -> Graph:  # fmt: skip
+        read_before = [(name, array.dtype, array.shape, array.tobytes()) for name, array in sorted(values.items())]
+        key = (*sorted(sent.items(), key=lambda each: each[0]), *read_before, None, *(outputs or ()), level, most_nodes)
+        known = self._graphs.get(key)
+        if known is None:
+            known = self._graphs[key] = self._read(sent, values, outputs, level, most_nodes)
+            if len(self._graphs) > _MOST_READ_GRAPHS:
+                self._graphs.popitem(last=False)
+        return known
+
+    def _read(
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
         level: FeatureLevel, most_nodes: int,
     ) -> Graph:  # fmt: skip
@@ -403,13 +422,24 @@ def _call_input(name: str, *, optional: bool = False) -> CallInput:
     return CallInput(name, optional=optional, is_array=False)
 
 
+def _arrays_of(node: ModelNode) -> Iterator[NDArray[Any]]:
+    """The arrays in a node's attributes, and in those of its subgraphs."""
+    for value in node.attributes.values():
+        if isinstance(value, np.ndarray):
+            yield cast("NDArray[Any]", value)
+    for graph in node.subgraphs.values():
+        yield from graph.initializers.values()
+        for inner in graph.nodes:
+            yield from _arrays_of(inner)
+
+
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in attributes.items()}
 
 
 def _is_small(tensor: DeclaredTensor) -> bool:
     row, sizes = tensor.data_type, tensor.sizes
-    if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iu":
+    if row is None or sizes is None or len(sizes) > 1 or row.dtype.kind not in "iub":
         return False
     return all(isinstance(size, int) and size <= MOST_VALUES for size in sizes)
 

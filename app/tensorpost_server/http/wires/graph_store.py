@@ -27,6 +27,7 @@ from tensorpost.values.problems import (
 )
 
 from ...engine import Admission
+from ...planning import Plan
 from ...settings import Settings
 from ..calls.batch_settings import BatchSettings
 from .graph_folder import FolderGraph, read_graph_folder
@@ -58,6 +59,7 @@ class StoreEntry:
         model: what `/v2` says of it, once somebody has asked.
         joined_calls: how many calls were computed together with others, or could have been.
         batches_computed: how many batches of them were computed.
+        plans: plans of its calls; see `KeptGraph`.
     """
 
     name: str
@@ -74,6 +76,7 @@ class StoreEntry:
     model: object = None
     joined_calls: int = 0
     batches_computed: int = 0
+    plans: dict[tuple[int, bool], Plan] = field(default_factory=dict[tuple[int, bool], Plan])
 
     @property
     def fingerprint(self) -> Hashable:
@@ -303,6 +306,7 @@ class GraphStore:
     def _drop(self, graph: StoreEntry) -> None:
         del self._graphs[graph.owner, graph.name]
         graph.is_kept = False
+        graph.plans.clear()
         self.admission.give_back(graph.size_in_bytes)
         self.when_dropped(graph)
 
