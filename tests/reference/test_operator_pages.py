@@ -19,6 +19,7 @@ from tests.support.openapi_examples import arrays_of, same_arrays, same_outputs
 from tests.support.vectors import Case, cases_of, elements
 
 import tensorpost
+from tensorpost import Client
 from tensorpost.command_line.run_command import InputFiles, attributes_of, described_operator
 from tensorpost.descriptors import OPERATORS, operator_names
 from tensorpost.reference.operator_page import command_line, curl_line, operator_page, python_lines
@@ -118,7 +119,7 @@ def test_the_command_that_is_shown_means_the_same_operator(name: str, tmp_path: 
         np.save(tmp_path / f"{tensor}.npy", array)
         files.append(str(tmp_path / f"{tensor}.npy"))
 
-    found, _ = described_operator(operator, attributes_of(settings), InputFiles.read(files))
+    found, _ = described_operator(operator, attributes_of(settings), InputFiles.read(files, Client()))
 
     assert [f"{tensor}.npy" for tensor in example.call["tensors"]] == words[: len(files)]
     scope: dict[str, Any] = {}

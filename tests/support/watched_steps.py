@@ -67,9 +67,9 @@ class WatchedRun:
     def parts(self, stage: int) -> int:
         return self.run.parts(stage)
 
-    def prepare(self, stage: int, part: int) -> None:
+    def prepare(self, stage: int, part: int) -> Sequence[tuple[int, float]]:
         self.backend.begin(self.plan.steps[self.plan.stages[stage].step].name)
-        self.run.prepare(stage, part)
+        return self.run.prepare(stage, part)
 
     def finish(self, stage: int) -> None:
         self.run.finish(stage)
