@@ -175,7 +175,7 @@ LIKE_DEV = --constraint requirements/dev.txt
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --extra grpc --group dev --output-file requirements/dev.txt
-	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra onnx --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
