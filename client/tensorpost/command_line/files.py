@@ -244,6 +244,11 @@ def _read_picture(path: str, pipe: _Pipe) -> Source:
     return Source(pixels[:, :, 0] if image.channels == 1 else pixels, image.format)
 
 
+def picture_shape(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a picture: that of a batch of one without its first axis."""
+    return tuple(sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes)
+
+
 def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: str) -> None:
     """Refuse an array that cannot be written as a picture.
 

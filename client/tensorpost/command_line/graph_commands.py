@@ -308,8 +308,3 @@ def _array(document: Mapping[str, Any], name: str, source: Source) -> NDArray[An
         sizes = cast("Mapping[str, object]", sizes).get(key) if isinstance(sizes, Mapping) else None
     is_batch = isinstance(sizes, list) and len(cast("list[object]", sizes)) == source.array.ndim + 1
     return source.array[None] if source.is_picture and is_batch else source.array
-
-
-def picture_shape(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a picture: that of a batch of one without its first axis."""
-    return tuple(sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes)

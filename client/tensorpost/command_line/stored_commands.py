@@ -21,7 +21,7 @@ from .command_options import (
     client_of,
     rows_of,
 )
-from .graph_commands import graph, named_files, picture_shape
+from .graph_commands import graph, named_files
 from .tensor_commands import held_named
 from .terminal import print_table, size_text
 
@@ -99,7 +99,7 @@ def call(
     from ..bodies.images import encode_image
     from ..bodies.npy import encode_npy_head
     from ..values.datatypes import data_type
-    from .files import ZARR, check_destination, check_picture, destination, format_of
+    from .files import ZARR, check_destination, check_picture, destination, format_of, picture_shape
 
     targets, chosen = dict(named_files(output, "small=small.png")), rows_of(rows)
     formats = {each: format_of(path) or "npy" for each, path in targets.items()}

@@ -82,8 +82,7 @@ def get(
 
     from ..bodies.images import encode_image
     from ..values.tensor_box import read_box
-    from .files import SAFETENSORS, ZARR, check_destination, check_picture, destination, format_of
-    from .graph_commands import picture_shape
+    from .files import SAFETENSORS, ZARR, check_destination, check_picture, destination, format_of, picture_shape
 
     file_format = format_of(output) or "npy"
     if file_format in (ZARR, SAFETENSORS):
