@@ -124,6 +124,7 @@ def run_to_files(
         check_row_format,
         destination,
         format_of,
+        picture_shape,
         tensor_head,
         write_blocks,
     )
