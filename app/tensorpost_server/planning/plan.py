@@ -13,7 +13,7 @@ from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
 from tensorpost.values.layout import Layout, last_index
 from tensorpost.values.operation import Operation, Slot
 
-from ..forms import whole_box
+from ..forms import Form, whole_box
 from ..forms.axes import AxesForm
 from ..forms.base import extents
 from ..operators import device_form
@@ -208,10 +208,12 @@ def make_device_plan(graph: Graph | Operation, slice_bytes: int) -> Plan | None:
         slice_bytes: see `make_plan`.
     """
     graph = graph if isinstance(graph, Graph) else Graph.of(graph)
-    forms = [device_form(node.operation) for node in graph.nodes]
-    found = [form for form in forms if form is not None]
-    if len(found) < len(forms):
-        return None
+    found: list[Form] = []
+    for node in graph.nodes:
+        form = device_form(node.operation)
+        if form is None:
+            return None
+        found.append(form)
     steps = tuple([PlanStep.of(node, form) for node, form in zip(graph.nodes, found, strict=True)])
     sources = graph.outputs
     if len(steps) > 1:

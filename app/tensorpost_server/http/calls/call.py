@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from tensorpost.descriptors import FeatureLevel
 from tensorpost.onnx.strings import StringCall
@@ -240,18 +240,22 @@ class Answer(Protocol):
         ...
 
 
+PlanKind: TypeAlias = Literal["processor", "device", "whole"]
+"""What computes a plan: a processor, a device with memory of its own, or ONNX Runtime all of it."""
+
+
 class KeptGraph(Protocol):
     """A graph that the server keeps.
 
     Attributes:
         batches: how many rows its calls may have, and whether they are joined; None for any number.
         is_kept: whether it is still kept.
-        plans: plans of its calls, by the identity of their graph and by whether ONNX Runtime computes all of it.
+        plans: plans of its calls, by the identity of their graph and by what computes it.
     """
 
     batches: BatchSettings | None
     is_kept: bool
-    plans: dict[tuple[int, bool], Plan]
+    plans: dict[tuple[int, PlanKind], Plan]
 
     @property
     def input_names(self) -> frozenset[str]:

@@ -9,8 +9,9 @@ refusals are not cached.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from tensorpost.values.problems import InvalidParameter, LimitExceeded, NotAccep
 from ...engine import StepTimes, Worker
 from ...planning import Plan, make_device_plan, make_plan, plan_of_rows
 from ...settings import Settings
-from .call import Answer, Call, CallFormat, KeptGraph, PreparedHead, RunOptions
+from .call import Answer, Call, CallFormat, KeptGraph, PlanKind, PreparedHead, RunOptions
 
 ONNX_RUNTIME_BACKEND = "onnxruntime"
 """What a call of a graph names as its backend, so that ONNX Runtime computes all of it."""
@@ -122,11 +123,16 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     if by_onnx_runtime:
         check_whole(graph, options)
         options = replace(options, backend="numpy")  # which is always there, and holds the tensors
-    plan = _plan_of(graph, call.stored, settings, by_onnx_runtime=by_onnx_runtime)
+    slice_bytes = settings.slice_bytes
+    plan = _plan_of(
+        graph, call.stored, "whole" if by_onnx_runtime else "processor",
+        partial(make_plan, graph, slice_bytes, by_onnx_runtime=by_onnx_runtime),
+    )  # fmt: skip
+    assert plan is not None
     _check_limits(plan, settings)
     device_plan = None
     if has_devices and plan.libraries and not by_onnx_runtime and call.rows is None:
-        device_plan = make_device_plan(graph, settings.slice_bytes)
+        device_plan = _plan_of(graph, call.stored, "device", partial(make_device_plan, graph, slice_bytes))
         if device_plan is not None:
             _check_limits(device_plan, settings)
     call.answer.check(plan, settings)
@@ -164,13 +170,13 @@ def _joins(plan: Plan, stored: KeptGraph | None) -> bool:
     return len(rows) == 1 and 0 < min(rows) < stored.batches.max_batch_size
 
 
-def _plan_of(graph: Graph, stored: KeptGraph | None, settings: Settings, *, by_onnx_runtime: bool) -> Plan:
+def _plan_of(graph: Graph, stored: KeptGraph | None, kind: PlanKind, make: Callable[[], Plan | None]) -> Plan | None:
     """The plan of a graph; for the same value of a stored one, the same plan."""
     plans = {} if stored is None else stored.plans
-    key = (id(graph), by_onnx_runtime)  # the plan holds the graph, so that no other one has its identity
+    key = (id(graph), kind)  # the plan holds the graph, so that no other one has its identity
     plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = make_plan(graph, settings.slice_bytes, by_onnx_runtime=by_onnx_runtime)
+    if plan is None and (plan := make()) is not None:
+        plans[key] = plan
         if len(plans) > _MOST_PLANS:
             del plans[next(iter(plans))]
     return plan

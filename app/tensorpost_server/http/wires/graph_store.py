@@ -30,6 +30,7 @@ from ...engine import Admission
 from ...planning import Plan
 from ...settings import Settings
 from ..calls.batch_settings import BatchSettings
+from ..calls.call import PlanKind
 from .graph_folder import FolderGraph, read_graph_folder
 from .graph_sources import GraphSource
 
@@ -76,7 +77,7 @@ class StoreEntry:
     model: object = None
     joined_calls: int = 0
     batches_computed: int = 0
-    plans: dict[tuple[int, bool], Plan] = field(default_factory=dict[tuple[int, bool], Plan])
+    plans: dict[tuple[int, PlanKind], Plan] = field(default_factory=dict[tuple[int, PlanKind], Plan])
 
     @property
     def fingerprint(self) -> Hashable:
