@@ -232,6 +232,30 @@ def test_a_captured_plan_is_forgotten_with_its_plan_and_when_memory_is_short(cup
     backend.close()
 
 
+def test_no_plan_gets_the_kernels_of_one_that_is_gone(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
+    """Python gives the identity of an object that is gone to another one."""
+    monkeypatch.setattr(captured_plans, "_MOST_COUNTED", 4)
+    backend, x = CudaBackend(), np.ones((6, 8), np.float32)
+    block = [x.view(np.uint8).reshape(-1).data]
+    first = replace(chain(2))
+    for _ in range(5):
+        backend.start(first, block).close()
+    others = [replace(chain(1)) for _ in range(6)]
+    for other in others:  # so many that the first is no longer counted
+        backend.start(other, block).close()
+    plans = backend._captured
+    assert len(plans) == 0
+    for _ in range(5):
+        backend.start(first, block).close()
+    (counted,) = [each for each in plans._plans.values() if each.captured is not None]
+    plans._plans[id(others[0])] = counted  # as if it had the identity
+    run = backend.start(others[0], block)
+    found = b"".join([run.compute(index) for index in range(len(others[0].slices))])
+    run.close()
+    assert found == np.tile(x * 2, (2, 1)).tobytes() + (x * 2).tobytes()
+    backend.close()
+
+
 @pytest.mark.parametrize("reason", ["a copy inside", "no page-locked memory", "large"])
 def test_what_is_not_captured_is_computed_in_the_usual_way(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, reason: str

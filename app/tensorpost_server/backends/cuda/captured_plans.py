@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -362,8 +363,8 @@ class CapturedPlans:
         self._device = device
         self._lock = threading.Lock()
         # By identity: the call cache has the same plan for the same call, and hashing one takes longer than its launch.
-        self._counts: OrderedDict[int, tuple[weakref.ref[Plan], int]] = OrderedDict()
-        self._captured: OrderedDict[int, CapturedPlan] = OrderedDict()
+        # The reference tells the plan from a later one that has the identity of one that is gone.
+        self._plans: OrderedDict[int, _CountedPlan] = OrderedDict()
 
     def start(self, plan: Plan, inputs: Sequence[RunInput]) -> CapturedRun | None:
         """The run of a plan that is captured, or is now; None if it is to be computed in the usual way.
@@ -375,58 +376,79 @@ class CapturedPlans:
         blocks = [block for block in inputs if isinstance(block, memoryview)]
         if len(blocks) < len(inputs):
             return None
-        captured = self._captured.get(id(plan))
-        if captured is None:
-            if not self._is_due(plan):
+        counted, runs = self._counted(plan)
+        if counted is None:
+            return None
+        if counted.captured is None:
+            if runs != RUNS_BEFORE + 1:  # of one thread alone
                 return None
             try:
-                captured = CapturedPlan(self._device, plan)
+                counted.captured = CapturedPlan(self._device, plan)
             except CannotCapture:
                 return None
-            with self._lock:
-                self._captured[id(plan)] = captured
-                while len(self._captured) > 1 and self._is_above():
-                    self._captured.popitem(last=False)
-        else:
-            with self._lock:
-                if id(plan) in self._captured:
-                    self._captured.move_to_end(id(plan))
-        outputs = captured.run(blocks)
+            self._forget_oldest()
+        outputs = counted.captured.run(blocks)
         return None if outputs is None else CapturedRun(plan, outputs)
 
     def clear(self) -> None:
         """Forget all, and give back their memory."""
         with self._lock:
-            self._captured.clear()
+            self._plans.clear()
 
     def __len__(self) -> int:
-        return len(self._captured)
+        with self._lock:
+            return len([each for each in self._plans.values() if each.captured is not None])
 
-    def _is_above(self) -> bool:
-        """Whether there are too many, or they take too much memory."""
-        taken = sum([captured.memory_bytes for captured in self._captured.values()])
-        return len(self._captured) > MOST_CAPTURED or taken > self._device.memory_bytes // MOST_SHARE
-
-    def _is_due(self, plan: Plan) -> bool:
-        """Whether it ran so often that it is to be captured; at most once for a plan."""
+    def _counted(self, plan: Plan) -> tuple[_CountedPlan | None, int]:
+        """The plan with this run counted, and how many that makes; None if it cannot be captured."""
         key = id(plan)
         with self._lock:
-            found = self._counts.get(key)
-            if found is None:
-                if not is_capturable(plan, self._device.memory_bytes):
-                    return False
-                self._counts[key] = (weakref.ref(plan, lambda _: self._forget(key)), 1)
-                while len(self._counts) > _MOST_COUNTED:
-                    self._counts.popitem(last=False)
-                return False
-            reference, count = found
-            self._counts[key] = (reference, count + 1)
-            return count == RUNS_BEFORE
+            found = self._plans.get(key)
+            if found is not None and found.plan() is plan:
+                self._plans.move_to_end(key)
+                found.runs += 1
+                return found, found.runs
+            if not is_capturable(plan, self._device.memory_bytes):
+                return None, 0
+            found = self._plans[key] = _CountedPlan(weakref.ref(plan, lambda gone: self._forget(key, gone)), 1)
+            self._plans.move_to_end(key)
+            while len(self._plans) > _MOST_COUNTED:
+                self._plans.popitem(last=False)
+            return found, 1
 
-    def _forget(self, key: int) -> None:
-        # Without the lock: a plan may be collected anywhere, also while this thread holds it. Both are atomic.
-        self._counts.pop(key, None)
-        self._captured.pop(key, None)
+    def _forget_oldest(self) -> None:
+        """Forget captured plans that ran least recently, while there are too many or they take too much memory."""
+        most = self._device.memory_bytes // MOST_SHARE
+        with self._lock:
+            captured = [(key, each.captured) for key, each in self._plans.items() if each.captured is not None]
+            taken = sum([each.memory_bytes for _, each in captured])
+            for count, (key, each) in zip(range(len(captured), 1, -1), captured, strict=False):
+                if count <= MOST_CAPTURED and taken <= most:
+                    break
+                taken -= each.memory_bytes
+                del self._plans[key]
+
+    def _forget(self, key: int, gone: weakref.ref[Plan]) -> None:
+        # Without the lock: a plan may be collected anywhere, also while this thread holds it. Each step is atomic, and
+        # what another thread puts there meanwhile has another reference.
+        found = self._plans.get(key)
+        if found is not None and found.plan is gone:
+            self._plans.pop(key, None)
+
+
+@dataclass(slots=True)
+class _CountedPlan:
+    """A plan that may be captured.
+
+    Attributes:
+        plan: the plan, for as long as something else holds it.
+        runs: how often it was started.
+        captured: the captured plan; None as long as it is not.
+    """
+
+    plan: weakref.ref[Plan]
+    runs: int
+    captured: CapturedPlan | None = None
 
 
 def is_capturable(plan: Plan, memory_bytes: int) -> bool:
