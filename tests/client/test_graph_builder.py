@@ -69,6 +69,23 @@ def test_operators_of_python_are_nodes(tp: Client) -> None:
     np.testing.assert_allclose(tp.run_graph(g.build(z=made), {"x": X, "y": row})["z"], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_numbers_and_lists_beside_a_tensor_get_its_type(tp: Client, dtype: str) -> None:
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    g = GraphBuilder()
+    t = g.input("x", dtype, [2, 3])
+    made = {
+        "a": t - [1, 2, 3], "b": g.add([1, 2, 3], t), "c": t * [2, 2, 2], "d": t + 1,
+        "f": g.concatenate([t, [[1, 2, 3]]]),
+    }  # fmt: skip
+    if dtype != "int32":
+        made |= {"g": t - [0.5, 1.5, 2.5], "h": t / [2.0, 4.0, 8.0]}
+    found = tp.run_graph(g.build(**made), {"x": x})
+    assert {name: array.dtype.name for name, array in found.items()} == dict.fromkeys(made, dtype)
+    np.testing.assert_array_equal(found["a"], x - np.array([1, 2, 3], dtype))
+    np.testing.assert_array_equal(found["f"], np.concatenate([x, np.array([[1, 2, 3]], dtype)]))
+
+
 def test_reductions_reshapes_and_axes_in_any_notation(tp: Client) -> None:
     g = GraphBuilder()
     x = g.input("x", np.float32, X.shape)

@@ -365,7 +365,7 @@ def test_records_for_people_are_in_utc_and_no_text_looks_like_another_record():
 def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.MonkeyPatch):
     batches: list[str] = []
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **_named: object) -> None:
         raise MemoryError
 
     with http_app() as app:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.fake_cupy import FakeCupy
+from tests.support.fake_cupy import FakeCupy, using
 from tests.support.http_app import Serving, eventually, serving
 
 from tensorpost import Client
@@ -27,15 +25,7 @@ GRAPH: dict[str, Any] = {
 @pytest.fixture
 def cupy(tmp_path: Any) -> Iterator[FakeCupy]:
     found = FakeCupy()
-
-    def fill(form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
-        form.fill(np, inputs, box, out, output)
-
-    compute: Any = SimpleNamespace(fill=fill, clear_caches=lambda: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", compute)
-        patch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-        patch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # by its names
+    with using(found, tmp_path):
         yield found
 
 

@@ -79,7 +79,8 @@ def test_the_python_block(address: str) -> None:
     for name in ("doubled", "resized", "upsampled"):
         np.testing.assert_array_equal(TWICE, np.asarray(names[name])[0, 0])
     assert names["received"] == 240_000_000
-    assert np.asarray(names["image"]).shape == (1, 3, 224, 224)
+    image = np.asarray(names["image"])
+    assert (image.shape, image.dtype) == ((1, 3, 224, 224), np.float32)
 
 
 def test_the_demo(tmp_path: Path) -> None:

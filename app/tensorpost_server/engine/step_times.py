@@ -64,7 +64,8 @@ class StepTimes:
         try:
             return call(*args)
         finally:
-            self.add(step, begin, time.perf_counter_ns(), round(computed.seconds * 1e9))
+            busy = round(computed.seconds * 1e9)
+            self.add(step, begin, time.perf_counter_ns(), busy)
 
     def add_ended(self, steps: Sequence[tuple[int, float]]) -> None:
         """Record steps that were computed one after the other until now, each with its seconds."""
@@ -128,11 +129,11 @@ class TimedRun:
         try:
             together = self._run.prepare(stage, part)
         finally:
-            end = time.perf_counter_ns()
+            busy = round(computed.seconds * 1e9)
             if together:
                 self._times.add_ended(together)
             else:
-                self._times.add(self._plan.stages[stage].step, begin, end, round(computed.seconds * 1e9))
+                self._times.add(self._plan.stages[stage].step, begin, time.perf_counter_ns(), busy)
         return together
 
     def finish(self, stage: int) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from tensorpost.values.layout import Layout
 
-from .base import Box, Reads, extents, go_on, whole_box
+from .arrays import Array
+from .base import Box, Form, Reads, extents, go_on, whole_box
 from .float16 import wide
 from .windows import Window
 
@@ -83,3 +84,22 @@ class Convolution:
             product = xp.matmul(weights[(*head, *[tap for tap, _ in taps])], part.reshape(*part.shape[:3], -1))
             made[(*head, *[write for _, (_, write) in taps])] += product.reshape(*product.shape[:3], *part.shape[3:])
         return (made.reshape(self.sizes).astype(x.dtype, copy=False),)
+
+
+def with_bias(xp: ModuleType, x: Any, filters: Any, bias: Any, form: Convolution) -> Any:
+    """A convolution and a bias for each channel: the function of an `Array`, float16 rounded once."""
+    (made,) = form.compute(xp, [wide(xp, x), filters])
+    return add_bias(made, bias)
+
+
+def add_bias(made: Any, bias: Any) -> Any:
+    """What a convolution made, with a bias added to each channel."""
+    made += bias.astype(made.dtype, copy=False).reshape(-1, *[1] * (made.ndim - 2))
+    return made
+
+
+def convolution_of(form: Form) -> Convolution | None:
+    """The convolution of a form, which may add a bias to it; None of any other form."""
+    if isinstance(form, Array) and form.function is with_bias:
+        return dict(form.parameters)["form"]
+    return form if isinstance(form, Convolution) else None

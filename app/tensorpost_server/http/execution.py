@@ -238,15 +238,21 @@ class Execution:
         return prepared, call
 
     def _planned_for_device(self, prepared: PreparedCall) -> PreparedCall:
-        """The call as a device computes it, if one is to compute what a library computes on processors."""
-        plan, options = prepared.device_plan, prepared.options
-        if plan is None:
+        """The call as a device computes it, if one is to compute what a library computes on processors.
+
+        The device's backend is named in it from then on: no processor computes such a plan.
+        """
+        device = prepared.device
+        if device is None:
             return prepared
+        options = device.options
         try:
-            worker = self._service.workers().choose(plan, options.backend, options.device)
+            worker = self._service.workers().choose(device.plan, options.backend, options.device)
         except NoBackend:
             return prepared
-        return prepared if worker.backend.inline else replace(prepared, plan=plan)
+        if worker.backend.inline:
+            return prepared
+        return replace(device, options=replace(options, backend=worker.backend.name))
 
     async def _place(
         self, prepared: PreparedCall, sources: Sequence[memoryview | DeviceSource] | None,

@@ -34,7 +34,7 @@ from . import (
     training,
     value_scale,
 )
-from .onnx_device import bias_form, device_form, without_bias
+from .onnx_device import bias_form, device_form
 from .registry import FORMS, NODE_FORMS, form_of
 
 onnx.complete(NODE_FORMS)
@@ -76,5 +76,4 @@ __all__ = [
     "tile",
     "training",
     "value_scale",
-    "without_bias",
 ]

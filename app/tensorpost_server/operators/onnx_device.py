@@ -21,7 +21,7 @@ from tensorpost.onnx import OnnxNode
 from tensorpost.values.operation import Operation
 
 from ..forms import Array, BoxFunction, Form, Pointwise, Window, WindowFunction
-from ..forms.convolutions import Convolution
+from ..forms.convolutions import Convolution, with_bias
 from ..forms.expression import call, operand
 from ..forms.float16 import wide
 from .normalization import neighbours_form
@@ -90,20 +90,7 @@ def convolution_node_form(node: OnnxNode) -> Convolution | Array:
     if not bias:
         return form
     work = form.work(tuple([(0, size) for size in form.sizes]))
-    return Array(_with_bias, 3, work, (("form", form),), form.scratch_bytes(()))
-
-
-def _with_bias(xp: ModuleType, x: Any, filters: Any, bias: Any, form: Convolution) -> Any:
-    (made,) = form.compute(xp, [wide(xp, x), filters])
-    made += wide(xp, bias).reshape(-1, *[1] * (made.ndim - 2))
-    return made
-
-
-def without_bias(form: Form) -> Convolution | None:
-    """The convolution of a form that adds a bias to it; None of any other."""
-    if isinstance(form, Array) and form.function is _with_bias:
-        return dict(form.parameters)["form"]
-    return None
+    return Array(with_bias, 3, work, (("form", form),), form.scratch_bytes(()))
 
 
 def bias_form(sizes: Sequence[int], data_type: str) -> Pointwise:

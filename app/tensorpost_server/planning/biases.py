@@ -13,7 +13,8 @@ from tensorpost.values.graph import NodeOutput, Ref
 from tensorpost.values.layout import Layout
 from tensorpost.values.operation import Slot
 
-from ..operators import bias_form, without_bias
+from ..forms.convolutions import Convolution, convolution_of
+from ..operators import bias_form
 from .step import PlanStep
 
 
@@ -34,9 +35,9 @@ def with_biases_apart(
 
     for number, step in enumerate(steps):
         sources = tuple([moved(ref) for ref in step.sources])
-        form, made = without_bias(step.form), step.outputs[0]
+        form, made = convolution_of(step.form), step.outputs[0]
         kind = made.layout.data_type
-        if form is None:
+        if form is None or isinstance(step.form, Convolution):
             found.append(PlanStep(step.form, sources, step.inputs, step.outputs, step.name))
         else:
             found.append(PlanStep(form, sources[:2], step.inputs[:2], step.outputs, step.name))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType, FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
@@ -341,10 +341,28 @@ def _slice_bounds(part: slice) -> tuple[int, int, int]:
     return start, stop, step
 
 
+_OF_KIND: Mapping[str, Any] = {"b": True, "u": 1, "i": 1, "f": 1.0, "c": 1j}
+"""Numbers of Python, of the kinds that lists have."""
+
+
 def _promoted(**values: ArrayLike) -> list[AnyArray]:
-    """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays."""
-    read = [x if isinstance(x, (int, float, complex)) else _array(x, name) for name, x in values.items()]
-    kind = np.result_type(*[x if isinstance(x, (int, float, complex)) else x.dtype for x in read])
+    """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays.
+
+    So do the numbers of a list beside a tensor of a graph, which is no array yet.
+    """
+    in_graph = any(isinstance(cast("object", x), TensorOfGraph) for x in values.values())
+    read: list[Any] = []
+    kinds: list[Any] = []
+    for name, x in values.items():
+        if isinstance(x, (int, float, complex)):
+            read.append(x)
+            kinds.append(x)
+            continue
+        array = _array(x, name)
+        is_list = in_graph and isinstance(cast("object", x), (list, tuple)) and array.dtype.kind in _OF_KIND
+        read.append(array)
+        kinds.append(_OF_KIND[array.dtype.kind] if is_list else array.dtype)
+    kind = np.result_type(*kinds)
     return [np.asarray(x, kind) if isinstance(x, (int, float, complex)) else x.astype(kind, copy=False) for x in read]
 
 

@@ -27,7 +27,7 @@ from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
 from ...forms import Array, BoxFunction, Lines, SqueezedLines
 from ...forms.base import Box, extents, whole_box
-from ...forms.convolutions import Convolution
+from ...forms.convolutions import add_bias, convolution_of
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, RunInput, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
@@ -184,8 +184,11 @@ class CudaBackend:
         """cuDNN, if it computes a convolution; what a library computes in ordinary memory is refused."""
         if self.cudnn is None:
             return ""
-        kinds = [(step.form, step.inputs[0].layout.data_type.numpy_name) for step in plan.steps if step.inputs]
-        return "cudnn" if any(isinstance(form, Convolution) and takes(form, kind) for form, kind in kinds) else ""
+        for step in plan.steps:
+            form = convolution_of(step.form)
+            if form is not None and takes(form, step.inputs[0].layout.data_type.numpy_name):
+                return "cudnn"
+        return ""
 
     def held_bytes(self, plan: Plan) -> int:
         """0: outputs exist in ordinary memory in slices; those computed together are device memory."""
@@ -207,6 +210,10 @@ class CudaBackend:
             if run is not None:
                 return run
         return DeviceRun(self, plan, inputs, targets)
+
+    def new_run(self, plan: Plan, inputs: Sequence[RunInput]) -> DeviceRun:
+        """A run in the usual way, step by step."""
+        return DeviceRun(self, plan, inputs)
 
     def gauges(self) -> Mapping[str, int]:
         """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
@@ -346,10 +353,11 @@ class CudaBackend:
             keep: takes what its kernels read beside them, which a captured plan must keep.
         """
         if step.form.computed_whole:
-            if self.cudnn is not None and isinstance(step.form, Convolution):
-                made = self.cudnn.convolve(self.cupy, step.form, *inputs)
+            convolution = convolution_of(step.form)
+            if self.cudnn is not None and convolution is not None:
+                made = self.cudnn.convolve(self.cupy, convolution, *inputs[:2])
                 if made is not None:
-                    return [made]
+                    return [made if len(inputs) == 2 else add_bias(made, inputs[2])]
             return outputs_of(self.cupy, step, inputs)
         outputs: list[Any] = []
         for index, slot in enumerate(step.outputs):

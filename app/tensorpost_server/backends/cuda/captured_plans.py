@@ -13,8 +13,8 @@ import ctypes
 import math
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,10 +22,11 @@ import numpy as np
 
 from tensorpost.values.graph import GraphConstant, GraphInput, NodeOutput, Ref
 from tensorpost.values.layout import Layout
+from tensorpost.values.problems import OutOfDeviceMemory
 
 from ...forms import Form
 from ...planning import Plan, PlanStep
-from ..base import RunInput, RunWithoutStages, plain_memory
+from ..base import Run, RunInput, RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
 
 MOST_BYTES = 1 << 20
@@ -70,6 +71,10 @@ class CapturingDevice(Protocol):
 
     def take_memory(self, size_in_bytes: int) -> Any:
         """Device memory within the limit."""
+        ...
+
+    def new_run(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
+        """A run in the usual way."""
         ...
 
     def room(self, size_in_bytes: int) -> Any:
@@ -137,16 +142,22 @@ class _StepAlone(NamedTuple):
 class CapturedPlan:
     """One plan, captured; one run at a time.
 
+    Attributes:
+        memory_bytes: device memory that it holds.
+
     Args:
         device: the backend.
         plan: the plan, small and without indices that are checked between its steps.
+        blocks: bytes of its inputs, with which it is computed once in the usual way.
 
     Raises:
         CannotCapture: some of its nodes are no kernels, or there is no page-locked memory for it.
     """
 
-    def __init__(self, device: CapturingDevice, plan: Plan) -> None:
+    def __init__(self, device: CapturingDevice, plan: Plan, blocks: Sequence[memoryview]) -> None:
         self._device = device
+        # Tables and algorithms that a step needs are made when this thread first computes it, not in a capture.
+        outputs_by_slice(device.new_run(plan, blocks), plan)
         # What the run takes is used again within it, in the stream's order, and by nothing else.
         self._memory = device.cupy.cuda.MemoryPool(device.take_memory)
         self._kept: list[Any] = []
@@ -177,6 +188,9 @@ class CapturedPlan:
                     alone |= {at for at, step in enumerate(plan.steps) if _function_of(step.form) == same}
                     if 2 * len(alone) > len(plan.steps):
                         raise CannotCapture from error
+            self.memory_bytes = int(self._memory.total_bytes()) + sum([int(each.nbytes) for each in constants])
+        if self.memory_bytes > device.memory_bytes // MOST_SHARE_EACH + plan.kept_bytes:
+            raise CannotCapture
         self._kept.append(constants)
         self._lock = threading.Lock()
 
@@ -261,11 +275,6 @@ class CapturedPlan:
             raise CannotCapture
         return graph
 
-    @property
-    def memory_bytes(self) -> int:
-        """Device memory that it holds."""
-        return int(self._memory.total_bytes())
-
     def run(self, inputs: Sequence[memoryview]) -> list[memoryview] | None:
         """The bytes of each output, in memory that is the caller's; None if another thread runs it now."""
         if not self._lock.acquire(blocking=False):
@@ -330,26 +339,54 @@ class CapturedPlan:
 
 
 class CapturedRun(RunWithoutStages):
-    """A run that is done when it begins. See `Run`.
+    """A run of a captured plan, in one launch when the first slice is asked for. See `Run`.
+
+    Where another thread runs the captured plan, or there is no memory, it is computed in the usual way.
 
     Args:
-        plan: what was computed.
-        outputs: the bytes of each output.
+        device: the backend.
+        captured: the captured plan.
+        plan: what is computed.
+        blocks: bytes of its inputs.
     """
 
-    __slots__ = ("_outputs", "_plan")
+    __slots__ = ("_blocks", "_captured", "_device", "_lock", "_outputs", "_plan", "_usual")
 
-    def __init__(self, plan: Plan, outputs: Sequence[memoryview]) -> None:
-        self._plan, self._outputs = plan, outputs
+    def __init__(
+        self, device: CapturingDevice, captured: CapturedPlan, plan: Plan, blocks: Sequence[memoryview]
+    ) -> None:
+        self._device, self._captured, self._plan, self._blocks = device, captured, plan, blocks
+        self._lock = threading.Lock()
+        self._outputs: Sequence[memoryview] | None = None
+        self._usual: Run | None = None
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
+        with self._lock:  # slices are asked for at the same time
+            if self._outputs is None and self._usual is None:
+                with suppress(OutOfDeviceMemory):
+                    self._outputs = self._captured.run(self._blocks)
+                if self._outputs is None:
+                    self._usual = self._device.new_run(self._plan, self._blocks)
+        if self._outputs is None:
+            assert self._usual is not None
+            return self._usual.compute(index)
         piece = self._plan.slices.piece(index)
         return self._outputs[piece.output][piece.begin : piece.begin + piece.computed]
 
     def close(self) -> None:
         """See `Run.close`."""
-        self._outputs = ()
+        self._outputs, self._blocks = None, ()
+        if self._usual is not None:
+            self._usual.close()
+
+
+def outputs_by_slice(run: Run, plan: Plan) -> list[memoryview]:
+    """The slices of a run, which is closed."""
+    try:
+        return [run.compute(index) for index in range(len(plan.slices))]
+    finally:
+        run.close()
 
 
 class CapturedPlans:
@@ -364,7 +401,7 @@ class CapturedPlans:
         self._lock = threading.Lock()
         # By identity: the call cache has the same plan for the same call, and hashing one takes longer than its launch.
         # The reference tells the plan from a later one that has the identity of one that is gone.
-        self._plans: OrderedDict[int, _CountedPlan] = OrderedDict()
+        self._plans: dict[int, _CountedPlan] = {}  # the one that ran least recently first
 
     def start(self, plan: Plan, inputs: Sequence[RunInput]) -> CapturedRun | None:
         """The run of a plan that is captured, or is now; None if it is to be computed in the usual way.
@@ -383,12 +420,11 @@ class CapturedPlans:
             if runs != RUNS_BEFORE + 1:  # of one thread alone
                 return None
             try:
-                counted.captured = CapturedPlan(self._device, plan)
-            except CannotCapture:
+                counted.captured = CapturedPlan(self._device, plan, blocks)
+            except (CannotCapture, OutOfDeviceMemory):
                 return None
             self._forget_oldest()
-        outputs = counted.captured.run(blocks)
-        return None if outputs is None else CapturedRun(plan, outputs)
+        return CapturedRun(self._device, counted.captured, plan, blocks)
 
     def clear(self) -> None:
         """Forget all, and give back their memory."""
@@ -397,7 +433,7 @@ class CapturedPlans:
 
     def __len__(self) -> int:
         with self._lock:
-            return len([each for each in self._plans.values() if each.captured is not None])
+            return len([each for each in self._plans.copy().values() if each.captured is not None])
 
     def _counted(self, plan: Plan) -> tuple[_CountedPlan | None, int]:
         """The plan with this run counted, and how many that makes; None if it cannot be captured."""
@@ -405,28 +441,32 @@ class CapturedPlans:
         with self._lock:
             found = self._plans.get(key)
             if found is not None and found.plan() is plan:
-                self._plans.move_to_end(key)
+                self._plans.pop(key, None)
+                self._plans[key] = found
                 found.runs += 1
                 return found, found.runs
             if not is_capturable(plan, self._device.memory_bytes):
                 return None, 0
-            found = self._plans[key] = _CountedPlan(weakref.ref(plan, lambda gone: self._forget(key, gone)), 1)
-            self._plans.move_to_end(key)
-            while len(self._plans) > _MOST_COUNTED:
-                self._plans.popitem(last=False)
+            found = _CountedPlan(weakref.ref(plan, lambda gone: self._forget(key, gone)), 1)
+            self._plans.pop(key, None)
+            self._plans[key] = found
+            for oldest in [*self._plans.copy()][: len(self._plans) - _MOST_COUNTED]:
+                self._plans.pop(oldest, None)
             return found, 1
 
     def _forget_oldest(self) -> None:
         """Forget captured plans that ran least recently, while there are too many or they take too much memory."""
         most = self._device.memory_bytes // MOST_SHARE
         with self._lock:
-            captured = [(key, each.captured) for key, each in self._plans.items() if each.captured is not None]
+            # A copy: a plan may be collected meanwhile, which takes it out.
+            found = self._plans.copy().items()
+            captured = [(key, each.captured) for key, each in found if each.captured is not None]
             taken = sum([each.memory_bytes for _, each in captured])
             for count, (key, each) in zip(range(len(captured), 1, -1), captured, strict=False):
                 if count <= MOST_CAPTURED and taken <= most:
                     break
                 taken -= each.memory_bytes
-                del self._plans[key]
+                self._plans.pop(key, None)
 
     def _forget(self, key: int, gone: weakref.ref[Plan]) -> None:
         # Without the lock: a plan may be collected anywhere, also while this thread holds it. Each step is atomic, and
@@ -482,7 +522,11 @@ def consists_of_kernels(graph: Any, blocks: Sequence[memoryview]) -> bool:
         graph: CuPy's.
         blocks: page-locked memory of inputs and outputs.
     """
-    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(int(graph.graph))
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # it has another name on this system
+        return False
+    handle = ctypes.c_void_p(int(graph.graph))
     count = ctypes.c_size_t()
     if driver.cuGraphGetNodes(handle, None, ctypes.byref(count)):
         return False

@@ -134,7 +134,7 @@ def fill_keeping(
     device, stream = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
     calls = _calls(device).get(
         (stream, _NUMBERS.number(form), box, output, layouts, layout),
-        lambda: _make_calls(device, stream, form, box, output, layouts, layout),
+        lambda: _make_calls(device, stream, form, box, output, layouts, layout, captures=keep is not None),
     )
     if calls is None:
         form.fill(cupy, inputs, box, out, output)
@@ -193,13 +193,17 @@ def _calls(device: int) -> ByteCache[tuple[_BoundLaunch, ...] | None]:
 
 
 def _make_calls(
-    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_LayoutFields], out: _LayoutFields
-) -> tuple[int, tuple[_BoundLaunch, ...] | None]:
+    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_LayoutFields], out: _LayoutFields,
+    *, captures: bool,
+) -> tuple[int, tuple[_BoundLaunch, ...] | None]:  # fmt: skip
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()
     steps = plan(form, [ArrayLayout(*x) for x in inputs], box, ArrayLayout(*out), output)
     if steps is None:
         return CALL_BYTES, None
+    if captures and any(step.tables for step in steps):
+        # Its upload would be part of the capture, which may be refused, and the table would be kept without elements.
+        raise RuntimeError("the tables of a step are not there yet, and are not uploaded while a stream is captured")
     calls = tuple([_call(device, stream, step) for step in steps])
     return CALL_BYTES * (1 + len(calls)) + sum(table.nbytes for call in calls for table in call.tables), calls
 

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _KEPT = 512  # convolutions, whose descriptors are kept
 _TRIED = 16  # algorithms
 # cudnnDataType_t, cudnnTensorFormat_t, cudnnConvolutionMode_t, cudnnMathType_t
 _TYPES = {"float32": 0, "float64": 1, "float16": 2}
+# cudnnStatus_t: bad parameters and what is not supported, before version 9; there they are in the 2000s and 3000s.
+_UNSUPPORTED = (3, 9)
 _FLOAT, _DOUBLE, _NCHW, _CROSS_CORRELATION = 0, 1, 0, 1
 _DEFAULT_MATH, _TENSOR_MATH, _FMA_MATH = 0, 1, 3
 _MATH = {"float32": _FMA_MATH, "float64": _FMA_MATH, "float16": _TENSOR_MATH}
@@ -34,7 +37,15 @@ _WORKSPACE_BYTES = 256 << 20
 
 
 class CudnnError(RuntimeError):
-    """A function of cuDNN failed."""
+    """A function of cuDNN failed.
+
+    Attributes:
+        is_final: whether it does not compute such a convolution, and would not the next time.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class _Algorithm(ctypes.Structure):
@@ -120,9 +131,13 @@ class Cudnn:
         key = (device, form, x.dtype.name, x.shape, filters.shape, pads)
         prepared = self._prepared.get(key)
         if prepared is None and key not in self._prepared:
+            if cupy.cuda.get_current_stream().is_capturing():
+                raise RuntimeError("algorithms are not measured while a stream is captured")
             try:
                 prepared = self._prepare(cupy, handle, form, pads, x, filters, out)
             except CudnnError as error:
+                if not error.is_final:
+                    raise
                 _log.warning("cuDNN does not compute %s of %s: %s", form, x.shape, error)
                 prepared = None
             with self._lock:
@@ -165,18 +180,18 @@ class Cudnn:
         self._call("cudnnSetConvolutionGroupCount", made.convolution, form.groups)
         self._call("cudnnSetConvolutionMathType", made.convolution, _MATH[x.dtype.name])
         found, tried = ctypes.c_int(), (_Algorithm * _TRIED)()
-        workspace = cupy.empty(_WORKSPACE_BYTES, "uint8")
+        workspace = _workspace(cupy)
         self._call(
             "cudnnFindConvolutionForwardAlgorithmEx", handle, made.x, _at(x), made.filters, _at(filters),
             made.convolution, made.y, _at(out), _TRIED, ctypes.byref(found), tried, _at(workspace),
-            ctypes.c_size_t(_WORKSPACE_BYTES),
+            ctypes.c_size_t(workspace.nbytes),
         )  # fmt: skip
         for row in tried[: found.value]:
             if row.status == 0 and row.determinism and row.math_type in _ALLOWED[x.dtype.name]:
                 made.algorithm, made.workspace_bytes = row.algo, row.memory
                 self._call("cudnnSetConvolutionMathType", made.convolution, row.math_type)
                 return made
-        raise CudnnError("no algorithm")
+        raise CudnnError("it has no algorithm", is_final=True)
 
     def _set_tensor(self, descriptor: ctypes.c_void_p, code: int, sizes: Sequence[int]) -> None:
         strides, step = list[int](), 1
@@ -202,7 +217,8 @@ class Cudnn:
         status = getattr(self._library, function)(*arguments)
         if status:
             text = self._library.cudnnGetErrorString(status)
-            raise CudnnError(f"{function}: {text.decode('ascii', 'replace') if text else status}")
+            is_final = status in _UNSUPPORTED or 2000 <= status < 4000
+            raise CudnnError(f"{function}: {text.decode('ascii', 'replace') if text else status}", is_final=is_final)
 
 
 def takes(form: Convolution, kind: str) -> bool:
@@ -244,6 +260,14 @@ def _load() -> Any:
         except OSError:
             continue
     return ctypes.CDLL(_LIBRARIES[-1])
+
+
+def _workspace(cupy: Any) -> Any:
+    """Memory for algorithms to be tried with; less of it where the device has little."""
+    for size in (_WORKSPACE_BYTES, _WORKSPACE_BYTES >> 4):
+        with suppress(cupy.cuda.memory.OutOfMemoryError):
+            return cupy.empty(size, "uint8")
+    return cupy.empty(0, "uint8")
 
 
 def _scalars(x: Any) -> tuple[Any, Any]:

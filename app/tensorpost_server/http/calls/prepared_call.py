@@ -60,7 +60,7 @@ class PreparedCall:
         strings: the node with strings, if it works on any; the plan is of numbers that stand for them.
         rows: the rows of the output that are wanted; None for the whole answer.
         stored: the stored graph that is called, if it is one.
-        device_plan: how a device computes what a library computes on processors in `plan`; None if none does.
+        device: the call as a device computes it, if a library computes some of `plan` on processors; None if none does.
         held_tags: what tells the elements of held tensors from others.
         joins: whether it may be computed together with other calls of the stored graph; see `CallBatches`.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
@@ -77,7 +77,7 @@ class PreparedCall:
     timeout: float | None = None
     rows: OutputRows | None = None
     stored: KeptGraph | None = None
-    device_plan: Plan | None = None
+    device: PreparedCall | None = None
     held_tags: Sequence[str] = ()
     joins: bool = False
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
@@ -130,11 +130,6 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     )  # fmt: skip
     assert plan is not None
     _check_limits(plan, settings)
-    device_plan = None
-    if has_devices and plan.libraries and not by_onnx_runtime and call.rows is None:
-        device_plan = _plan_of(graph, call.stored, "device", partial(make_device_plan, graph, slice_bytes))
-        if device_plan is not None:
-            _check_limits(device_plan, settings)
     call.answer.check(plan, settings)
     rows = None
     if call.rows is not None:
@@ -154,10 +149,18 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     aligned = all(at >= len(sizes) or starts[at] % item == 0 for at, item in zip(order, item_sizes, strict=True))
     decoding_bytes = 0 if call.encoded is None else call.encoded.working_bytes
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
-    return PreparedCall(
+    prepared = PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored, device_plan, call.held_tags, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
+        call.stored, None, call.held_tags, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
     )  # fmt: skip
+    names_processor = options.backend is not None and options.backend not in ("auto", "cuda", "directml")
+    if not has_devices or not plan.libraries or names_processor or by_onnx_runtime or rows is not None:
+        return prepared
+    device_plan = _plan_of(graph, call.stored, "device", partial(make_device_plan, graph, slice_bytes))
+    if device_plan is None or not _is_within(device_plan, settings):
+        return prepared
+    device = replace(prepared, plan=device_plan, heads=dict[Worker, PreparedHead]())
+    return replace(prepared, device=device)
 
 
 def _joins(plan: Plan, stored: KeptGraph | None) -> bool:
@@ -223,6 +226,15 @@ def _check_limits(plan: Plan, settings: Settings) -> None:
         raise LimitExceeded.of(
             "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
         )
+
+
+def _is_within(plan: Plan, settings: Settings) -> bool:
+    """Whether a plan for devices is within the limits, which count its work otherwise."""
+    try:
+        _check_limits(plan, settings)
+    except LimitExceeded:
+        return False
+    return True
 
 
 def call_bytes(plan: Plan, answer: Answer, received_bytes: int, decoding_bytes: int, settings: Settings) -> int:
