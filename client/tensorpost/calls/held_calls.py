@@ -83,14 +83,11 @@ async def get_tensor(transport: Transport | ManyServers, tensor: HeldTensor | st
     """The elements of a held tensor, or a part of them; see `Client.get_tensor`."""
     name, written, sizes = str(tensor), "" if box is None else box_text(box), None
     if isinstance(tensor, HeldTensor):
-        document = tensor.to_document()
-        name, sizes = tensor.name, document.get("sizes")
-        if document.keys() > {"tensor"}:
-            if box is not None:
-                return (await get_tensor(transport, tensor, None))[box]
-            written = document.get("box", "")
-        else:
+        if box is not None and tensor.is_reshaped:
             part_of_box(Layout.row_major(tensor.data_type, tensor.shape), read_box(written))  # refuses others at once
+            return (await get_tensor(transport, tensor, None))[box]
+        document = (tensor if box is None else tensor.part(box)).to_document()
+        name, written, sizes = tensor.name, document.get("box", ""), document.get("sizes")
     else:
         text("tensor", tensor, "a HeldTensor, or the name of one")
     target = _target(name) + (f"?{urlencode({'box': written}, safe=',:')}" if written else "")
