@@ -588,7 +588,7 @@ class Client(NumpyCalls):
 
     def run_stored(
         self,
-        graph: StoredGraph,
+        graph: StoredGraph | str,
         inputs: GraphInputs | InputValue,
         *,
         out: Outputs = None,
@@ -602,7 +602,8 @@ class Client(NumpyCalls):
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         Args:
-            graph: what `store` or `stored_graph` returned.
+            graph: what `store` or `stored_graph` returned; or its name on the server, which costs one more request: its
+                inputs and outputs are read first.
             inputs: its inputs by name, as in `run_graph`; a single input may be given without its name.
             out: see `run_graph`.
             backend: see `run`.

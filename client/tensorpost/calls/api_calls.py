@@ -273,12 +273,15 @@ async def delete_graph(transport: Transport | ManyServers, name: str) -> None:
 
 
 async def compute_stored(
-    transport: Transport | ManyServers, graph: StoredGraph, inputs: GraphInputs | InputValue, out: Outputs,
+    transport: Transport | ManyServers, graph: StoredGraph | str, inputs: GraphInputs | InputValue, out: Outputs,
     options: RequestOptions,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Call a stored graph and receive its outputs whole, by their names; see `Client.run_stored`."""
     from .stored_graphs import graph_target, stored_call  # few callers need it
 
+    if not isinstance(graph, StoredGraph):
+        name = text("graph", graph, "a StoredGraph, or the name of one")
+        graph = await stored_graph(transport, name, dict)  # its description; it is not called by itself
     media_type, body = stored_call(graph, inputs)
     query = urlencode(_query("/v1/graphs", options))
     target = graph_target(graph.name) + (f"?{query}" if query else "")

@@ -155,7 +155,8 @@ class HeldTensor:
         return self._client.get_tensor(self, box)
 
     def __getitem__(self, box: BoxIndex) -> Any:
-        return self.get((None,) if box is None else box)  # pyright: ignore[reportArgumentType] # refused, as None is there
+        box_text(box)  # refuses None, which means all to `get`
+        return self.get(box)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
