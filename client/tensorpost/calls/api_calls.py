@@ -34,9 +34,9 @@ from ..values.problems import (
     ConnectionProblem,
     InvalidDescriptor,
     InvalidParameter,
+    NoBackend,
     ServerFault,
     Unavailable,
-    UnknownOperator,
     Violation,
 )
 from .array_like import as_array
@@ -167,7 +167,7 @@ async def compute_onnx(
         take_question()  # of an earlier call
         try:
             node, arrays = onnx_node(*asked)
-        except (UnknownOperator, ModuleNotFoundError):
+        except (NoBackend, ModuleNotFoundError):
             question = take_question()
             if question is None:
                 raise
