@@ -22,7 +22,7 @@ from tensorpost import Client
 from tensorpost.calls.model_calls import load_model, model_call
 from tensorpost.command_line.cli import app
 from tensorpost.datatypes import DATA_TYPES, data_type
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorpostError
+from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, TensorpostError
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(1)
@@ -253,10 +253,12 @@ def test_an_initializer_that_is_no_input_is_a_constant(server_url: str):
     x = np.array([10, 20], np.float32)
 
     with Client(server_url) as tp:
-        with pytest.raises(InvalidParameter, match="no input 'bias', which is a constant of it .* its inputs: x"):
+        with pytest.raises(InvalidParameter, match=r"no input 'bias', which is a constant of it .* its inputs: x"):
             tp.run_model(model, {"x": x, "bias": x})
         stored = tp.store(model, "with-constant")
-        with pytest.raises(TensorMismatch, match="'bias' is a constant of the graph 'with-constant'.* its inputs: 'x'"):
+        with pytest.raises(
+            TensorMismatch, match=r"'bias' is a constant of the graph 'with-constant'.* its inputs: 'x'"
+        ):
             stored({"x": x, "bias": x})
         with pytest.raises(TensorMismatch, match="takes the tensors 'x'; the body has 'z'"):
             stored({"z": x})

@@ -70,9 +70,10 @@ class StoredParser:
         required = [each.name for each in self.inputs if not each.optional]
         for tensor in tensors:
             if tensor.name in self._source.constants:
+                takes = ", ".join(map(repr, required)) or "none"
                 raise TensorMismatch(
-                    f"{tensor.name[:60]!r} is a constant of the graph {self._name!r}, which is stored with it; send only "
-                    f"its inputs: {', '.join(map(repr, required)) or 'none'}"
+                    f"{tensor.name[:60]!r} is a constant of the graph {self._name!r}, which is stored with it; send "
+                    f"only its inputs: {takes}"
                 )
         match_names(
             tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
