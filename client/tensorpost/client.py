@@ -760,7 +760,7 @@ class Client(NumpyCalls):
             files: paths, the bytes of files, Pillow's pictures, or arrays of rows, columns and channels of uint8.
             size: rows and columns, or one number for both; with `crop` the length of the shorter side.
             crop: rows and columns of the middle part that is kept, or one number for both.
-            mean: a number for each channel or one for all, of pixels from 0 to 1; default 0.
+            mean: a number for each channel or one for all, of pixels from 0 to 1, so at most 1; default 0.
             std: the same; default 1.
             layout: `NCHW`, or `NHWC` for channels last.
             dtype: float32 or float16.

@@ -257,7 +257,7 @@ def test_outputs_stay_on_the_server(tp: Client) -> None:
     assert kept["y"].name == "cube"
     np.testing.assert_array_equal(kept["y"].get(), X**3)
     assert tp.call(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3, 4)), (1, 1, 2)), held, keep=True).array
-    with pytest.raises(TensorExists, match="'root'"):
+    with pytest.raises(TensorExists, match="'root' already; delete it first, or keep the output by another name"):
         tp.onnx("Neg", held, keep="root")
 
 
@@ -283,7 +283,7 @@ def test_keep_and_out_exclude_each_other(tp: Client) -> None:
 def test_names_and_replacing(tp: Client) -> None:
     held = tp.put(X, "mask")
     assert held.name == "mask"
-    with pytest.raises(TensorExists):
+    with pytest.raises(TensorExists, match="'mask' already; write replace=True to replace it, or choose another name"):
         tp.put(-X, "mask")
     tp.put(-X, "mask", replace=True)
     np.testing.assert_array_equal(held.get(), -X)

@@ -197,8 +197,9 @@ def may_refer(query: str) -> bool:
 
 
 def fields_without_body(fields: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """The header fields of a call whose body is empty, as all of its inputs are held: of a body that is not there, a
-    Content-Type says nothing, unless the answer can be of that type without more being said.
+    """The header fields of a call that has held inputs and an empty body, without the Content-Type of that.
+
+    npy and pictures stay: without Accept, the answer is of the same type.
     """
     media_type = fields.get(b"content-type", b"")
     if media_type == MediaType.NPY.value.encode() or media_type.startswith(b"image/"):
