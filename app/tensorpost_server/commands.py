@@ -21,6 +21,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
+from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
@@ -33,6 +34,7 @@ LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL", "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE")
 """Variables that the command line reads itself."""
 
+_BY_RUNTIME = "ONNX's convolutions, pooling, normalizations and others that tensorpost has no code for"
 _log = logging.getLogger(__name__)
 
 
@@ -184,12 +186,14 @@ def doctor() -> list[dict[str, object]]:
         none; `device`, a description, and `reason`, of which one is None; `auto`, whether `auto` may choose it;
         `minimum_work`, how many elements an operator must read for that; `gauges`, by name; `folder` where its compiled
         kernels are, None if it has none; `not_compiled`, groups of kernels that are not there, for which NumPy
-        computes. The last row, `http`, has the protocol and event loop of a server here.
+        computes. The last rows: `onnxruntime`, which computes some of ONNX's operators beside every backend but needs
+        its extra, and `http`, with the protocol and event loop of a server here.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     from .backends.numba_ import library
+    from .child_processes.libraries import ONNX_RUNTIME
     from .main import open_pool
     from .serving import choose_protocol, library_version
 
@@ -213,20 +217,27 @@ def doctor() -> list[dict[str, object]]:
             }
             for status in pool.status()
         ]
+        lacks = (
+            None if ONNX_RUNTIME.installed else f"not installed; it computes {_BY_RUNTIME}: {install_command('onnx')}"
+        )
+        beside: dict[str, object] = {"index": None, "minimum_work": 0, "gauges": {}, "folder": None, "not_compiled": []}
+        runtime: dict[str, object] = {
+            "name": ONNX_RUNTIME.state.name,
+            "available": lacks is None,
+            "version": ONNX_RUNTIME.state.version,
+            "device": _BY_RUNTIME if lacks is None else None,
+            "reason": lacks,
+            "auto": True,
+        }
         http: dict[str, object] = {
             "name": "http",
-            "index": None,
             "available": True,
             "version": version("uvicorn"),
             "device": choice.words,
             "reason": None,
             "auto": settings.http_protocol == "auto",
-            "minimum_work": 0,
-            "gauges": {},
-            "folder": None,
-            "not_compiled": [],
         }
-        return [*rows, http]
+        return [*rows, runtime | beside, http | beside]
     finally:
         pool.close()
 

@@ -348,7 +348,7 @@ class AsyncClient(NumpyCalls):
 
     async def run_stored(
         self,
-        graph: StoredGraph,
+        graph: StoredGraph | str,
         inputs: GraphInputs | InputValue,
         *,
         out: Outputs = None,

@@ -588,7 +588,7 @@ class Client(NumpyCalls):
 
     def run_stored(
         self,
-        graph: StoredGraph,
+        graph: StoredGraph | str,
         inputs: GraphInputs | InputValue,
         *,
         out: Outputs = None,
@@ -602,7 +602,8 @@ class Client(NumpyCalls):
         """Call a stored graph; the handle that `store` returns does the same when it is called.
 
         Args:
-            graph: what `store` or `stored_graph` returned.
+            graph: what `store` or `stored_graph` returned; or its name on the server, which costs one more request: its
+                inputs and outputs are read first.
             inputs: its inputs by name, as in `run_graph`; a single input may be given without its name.
             out: see `run_graph`.
             backend: see `run`.
@@ -759,7 +760,7 @@ class Client(NumpyCalls):
             files: paths, the bytes of files, Pillow's pictures, or arrays of rows, columns and channels of uint8.
             size: rows and columns, or one number for both; with `crop` the length of the shorter side.
             crop: rows and columns of the middle part that is kept, or one number for both.
-            mean: a number for each channel or one for all, of pixels from 0 to 1; default 0.
+            mean: a number for each channel or one for all, of pixels from 0 to 1, so at most 1; default 0.
             std: the same; default 1.
             layout: `NCHW`, or `NHWC` for channels last.
             dtype: float32 or float16.

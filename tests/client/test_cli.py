@@ -593,6 +593,9 @@ def test_devices(url: str) -> None:
     assert re.search(r"^numpy +\S.* +ready +- *$", table.stdout, re.MULTILINE)
     assert table.stdout.endswith("default: auto\n")
     assert [device["name"] for device in json.loads(as_json.stdout)["devices"]][-1] == "null"
+    (found,) = [row for row in json.loads(as_json.stdout)["libraries"] if row["name"] == "onnxruntime"]
+    said = found["version"] or "no; on the server, pip install '.[onnx]' in a clone of tensorpost"
+    assert f"\nonnxruntime: {said}\n" in table.stdout
 
 
 def test_doctor_names_every_backend() -> None:

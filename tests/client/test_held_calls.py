@@ -18,6 +18,7 @@ from tests.support.live_server import live_process
 
 import tensorpost
 from tensorpost import AsyncClient, BufferTensorDesc, Client, HeldTensor, TileOperatorDesc
+from tensorpost.calls import held_calls
 from tensorpost.problems import (
     InsufficientStorage,
     InvalidParameter,
@@ -101,14 +102,41 @@ def test_a_part_is_what_numpy_slices(tp: Client, index: Any) -> None:
     np.testing.assert_array_equal(part.get(), X[index])
 
 
+def test_of_a_part_of_a_part_only_that_travels(tp: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = tp.put(X)
+    received: list[int] = []
+    of_array = held_calls.bytes_of_array
+
+    def recorded(array: np.ndarray[Any, Any]) -> memoryview:
+        received.append(array.size)
+        return of_array(array)
+
+    monkeypatch.setattr(held_calls, "bytes_of_array", recorded)
+    part = held.part(np.s_[1, ::2])
+    np.testing.assert_array_equal(part[1:, ::2], X[1, ::2][1:, ::2])
+    assert received == [2]
+    inner = part.part(np.s_[..., 1:3])
+    assert inner.shape == (2, 2)
+    np.testing.assert_array_equal(inner.get(), X[1, ::2, 1:3])
+    np.testing.assert_array_equal(tp.multiply(inner, inner), X[1, ::2, 1:3] ** 2)
+    np.testing.assert_array_equal(inner.reshape(4).get(), X[1, ::2, 1:3].reshape(4))
+    assert received == [2, 4, 4]
+
+
 def test_what_is_no_part_is_refused_before_anything_is_sent(tp: Client) -> None:
     held = tp.put(X)
     wrong: list[Any] = [np.s_[::-1], 5, np.s_[0, 0, 0, 0], "a", 1.5]
     for index in wrong:
-        with pytest.raises(InvalidParameter):
-            held[index]
-    with pytest.raises(InvalidParameter, match="is a part"):
-        held.part(0).part(0)
+        for handle in (held, held.part(np.s_[:, 1:]), held.reshape(4, 6)):
+            with pytest.raises(InvalidParameter):
+                handle[index]
+    new_axes: list[Any] = [None, np.s_[None, 0], np.s_[..., None]]
+    for index in new_axes:
+        for handle in (held, held.part(0), held.reshape(4, 6)):
+            with pytest.raises(InvalidParameter, match="box has None, and parts have no new axes"):
+                handle[index]
+    with pytest.raises(InvalidParameter, match="take the part, then reshape"):
+        held.reshape(4, 6).part(0)
     with pytest.raises(TypeError):
         iter(held)  # pyright: ignore[reportArgumentType, reportCallIssue] # what is tested
     with pytest.raises(ValueError, match="come as a copy"):
@@ -229,7 +257,7 @@ def test_outputs_stay_on_the_server(tp: Client) -> None:
     assert kept["y"].name == "cube"
     np.testing.assert_array_equal(kept["y"].get(), X**3)
     assert tp.call(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3, 4)), (1, 1, 2)), held, keep=True).array
-    with pytest.raises(TensorExists, match="'root'"):
+    with pytest.raises(TensorExists, match="'root' already; delete it first, or keep the output by another name"):
         tp.onnx("Neg", held, keep="root")
 
 
@@ -255,7 +283,7 @@ def test_keep_and_out_exclude_each_other(tp: Client) -> None:
 def test_names_and_replacing(tp: Client) -> None:
     held = tp.put(X, "mask")
     assert held.name == "mask"
-    with pytest.raises(TensorExists):
+    with pytest.raises(TensorExists, match="'mask' already; write replace=True to replace it, or choose another name"):
         tp.put(-X, "mask")
     tp.put(-X, "mask", replace=True)
     np.testing.assert_array_equal(held.get(), -X)

@@ -22,7 +22,7 @@ from tensorpost import Client
 from tensorpost.calls.model_calls import load_model, model_call
 from tensorpost.command_line.cli import app
 from tensorpost.datatypes import DATA_TYPES, data_type
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorpostError
+from tensorpost.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, TensorpostError
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(1)
@@ -238,6 +238,45 @@ def test_an_initializer_is_the_default_of_an_input(server_url: str):
     with Client(server_url) as tp:
         assert tp.run_model(model, {"x": x})["y"].tolist() == [11, 22]
         assert tp.run_model(model, {"x": x, "bias": x})["y"].tolist() == [20, 40]
+        stored = tp.store(model, "with-default")
+        assert stored(x)["y"].tolist() == [11, 22]
+        assert stored({"x": x, "bias": x})["y"].tolist() == [20, 40]
+        tp.delete_graph("with-default")
+
+
+def test_an_initializer_that_is_no_input_is_a_constant(server_url: str):
+    """As ONNX Runtime takes it. Source: ONNX IR, "Graphs"."""
+    model = model_of(
+        [helper.make_node("Add", ["x", "bias"], ["y"])], [value("x", FLOAT, 2)],
+        [value("y", FLOAT, 2)], {"bias": np.array([1, 2], np.float32)},
+    )  # fmt: skip
+    x = np.array([10, 20], np.float32)
+
+    with Client(server_url) as tp:
+        with pytest.raises(InvalidParameter, match=r"no input 'bias', which is a constant of it .* its inputs: x"):
+            tp.run_model(model, {"x": x, "bias": x})
+        stored = tp.store(model, "with-constant")
+        with pytest.raises(
+            TensorMismatch, match=r"'bias' is a constant of the graph 'with-constant'.* its inputs: 'x'"
+        ):
+            stored({"x": x, "bias": x})
+        with pytest.raises(TensorMismatch, match="takes the tensors 'x'; the body has 'z'"):
+            stored({"z": x})
+        tp.delete_graph("with-constant")
+
+
+def test_of_many_inputs_with_defaults_a_message_names_three(server_url: str):
+    names = [f"w{place}" for place in range(5)]
+    model = model_of(
+        [helper.make_node("Sum", ["x", *names], ["y"])], [value(name, FLOAT, 2) for name in ("x", *names)],
+        [value("y", FLOAT, 2)], {name: np.zeros(2, np.float32) for name in names},
+    )  # fmt: skip
+
+    with Client(server_url) as tp:
+        stored = tp.store(model, "with-defaults")
+        with pytest.raises(TensorMismatch, match="'x' and may have 'w0', 'w1', 'w2' and 2 more; the body has 'z'"):
+            stored({"z": np.zeros(2, np.float32)})
+        tp.delete_graph("with-defaults")
 
 
 def test_sizes_that_are_sent_as_tensors(server_url: str):

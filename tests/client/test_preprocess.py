@@ -109,6 +109,8 @@ def test_no_photograph_is_an_empty_batch(tp: Client) -> None:
         ({"size": 20, "crop": 30}, "the shorter side has 20 pixels"),
         ({"size": (20, 30), "crop": 10}, "with crop, size is one number"),
         ({"mean": (1, 2)}, "mean has 2 numbers"),
+        ({"mean": (0.4, 123.675, 0.4)}, "mean is .*123.675.*; means are of values from 0 to 1: divide .* by 255"),
+        ({"mean": 127.5}, "mean is 127.5; means are of values from 0 to 1"),
         ({"std": (1, 0, 1)}, "std has a 0"),
         ({"in_flight": 0}, "in_flight"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from tests.support.command_line import invoke
 from tests.support.http_app import Serving, serving
 
-from tensorpost import AsyncClient, Client
+from tensorpost import AsyncClient, Client, HeldTensor
 from tensorpost.problems import GraphNotFound, InvalidParameter
 
 SCALE: dict[str, Any] = {
@@ -57,12 +57,31 @@ def test_a_stored_graph_is_called_like_a_function(server: Serving) -> None:
             tp.delete_graph("scale")
 
 
+def test_a_stored_graph_is_called_by_its_name(server: Serving) -> None:
+    with Client(server.url) as tp:
+        scale = tp.store(SCALE, "scale", weights={"w": W})
+        np.testing.assert_array_equal(tp.run_stored("scale", X)["y"], X * W)
+        np.testing.assert_array_equal(tp.run_stored("scale", {"x": X}, rows=np.s_[1:])["y"], (X * W)[1:])
+        np.testing.assert_array_equal(scale(X, rows=np.s_[:1])["y"], (X * W)[:1])
+        for kept in (scale(X, keep=True), tp.run_stored("scale", X, keep={"y": "scaled"})):
+            assert isinstance(kept["y"], HeldTensor)
+            np.testing.assert_array_equal(scale(kept["y"])["y"], X * W * W)
+        assert [each.name for each in tp.tensors() if each.name == "scaled"] == ["scaled"]
+        with pytest.raises(GraphNotFound, match="no stored graph 'scales'; did you mean 'scale'"):
+            tp.run_stored("scales", X)
+        wrong: Any = 5
+        with pytest.raises(InvalidParameter, match="graph is 5; it must be a StoredGraph, or the name of one"):
+            tp.run_stored(wrong, X)
+        tp.delete_tensor("scaled")
+        tp.delete_graph("scale")
+
+
 def test_the_same_from_asyncio(server: Serving) -> None:
     async def call() -> Any:
         async with AsyncClient(server.url) as tp:
             scale = await tp.store(SCALE, weights={"w": W})
             assert scale.digest == f"sha256:{scale.name}"
-            found = await asyncio.gather(scale(X), scale(X + 1))
+            found = await asyncio.gather(scale(X), tp.run_stored(scale.name, X + 1))
             await tp.delete_graph(scale.name)
             return found
 

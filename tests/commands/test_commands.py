@@ -26,6 +26,7 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.problems import IncompleteBody, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
+from tensorpost_server.child_processes import libraries
 from tensorpost_server.listener import Listener, is_loopback
 from tensorpost_server.main import create_app
 from tensorpost_server.serving import GuardedApplication, choose_protocol, uvicorn_config
@@ -400,7 +401,7 @@ def test_loopback(address: str, *, own: bool) -> None:
 def test_doctor_has_a_row_for_each_backend() -> None:
     rows = commands.doctor()
 
-    assert [*BACKENDS, "http"] == list(dict.fromkeys(row["name"] for row in rows))
+    assert [*BACKENDS, "onnxruntime", "http"] == list(dict.fromkeys(row["name"] for row in rows))
     numpy = next(row for row in rows if row["name"] == "numpy")
     assert numpy["version"] == np.__version__
     assert (numpy["available"], numpy["reason"], numpy["auto"]) == (True, None, True)
@@ -415,10 +416,22 @@ def test_doctor_says_why_a_backend_is_not_there(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(pool, "load_backend", missing)
 
-    for row in commands.doctor()[:-1]:
+    for row in commands.doctor()[:-2]:
         assert not row["available"]
         assert row["device"] is None
         assert f"no library for {row['name']}" in str(row["reason"])
+
+
+def test_doctor_says_whether_onnx_runtime_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = commands.doctor()[-2]
+    if row["available"]:
+        assert (row["version"], row["reason"]) == (version("onnxruntime"), None)
+        assert "convolutions" in str(row["device"])
+
+    monkeypatch.setattr(libraries.ONNX_RUNTIME, "installed", False)
+    row = commands.doctor()[-2]
+    assert (row["name"], row["available"], row["device"]) == ("onnxruntime", False, None)
+    assert str(row["reason"]).endswith("pip install '.[onnx]' in a clone of tensorpost")
 
 
 def test_doctor_names_the_protocol_and_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

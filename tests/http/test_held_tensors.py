@@ -164,6 +164,8 @@ def test_a_tensor_is_replaced_only_if_that_is_asked_for(app: AppClient) -> None:
     assert_problem(hold(app, "x", -X, **{"if-none-match": "*"}), 409, "tensor-exists")
     assert_problem(hold(app, "x", -X, "?replace=true", **{"if-none-match": "*"}), 400, "invalid-parameter")
     np.testing.assert_array_equal(read(app, "x"), X)
+    assert hold(app, "x", -X, "?replace=1").status_code == 200
+    assert_problem(hold(app, "x", -X, "?replace=0"), 409, "tensor-exists")
     assert hold(app, "x", -X, "?replace=true").status_code == 200
     np.testing.assert_array_equal(read(app, "x"), -X)
     assert app.service.admission.bytes_in_flight == X.nbytes
@@ -408,7 +410,7 @@ def test_several_outputs_have_a_name_each(held: AppClient) -> None:
         assert_problem(
             held.post(f"/v1/onnx/Split?input=@x&axis=0&num_outputs=2&keep={keep}", b"", {}), 400, "invalid-parameter"
         )
-    assert_problem(held.post("/v1/onnx/Neg?X=@x&keep=a&replace=1", b"", {}), 400, "invalid-parameter")
+    assert_problem(held.post("/v1/onnx/Neg?X=@x&keep=a&replace=yes", b"", {}), 400, "invalid-parameter")
     assert_problem(held.post("/v1/onnx/Neg?X=@x&replace=true", b"", {}), 400, "invalid-parameter")
     assert_problem(held.post("/v1/onnx/Neg?X=@x&keep=-", b"", {}), 400, "invalid-parameter")
 
@@ -569,3 +571,37 @@ def test_a_body_that_breaks_off_takes_nothing() -> None:
         while service.tensors.size_in_bytes and time.monotonic() < deadline:
             time.sleep(0.01)
         assert service.tensors.size_in_bytes == service.admission.bytes_in_flight == service.tensors.count == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"content-length": None},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json"},
+        {"content-type": "application/vnd.safetensors"},
+        {"content-type": "text/plain", "content-length": None},
+    ],
+    ids=str,
+)
+def test_where_all_inputs_are_held_no_body_is_needed(app: AppClient, fields: dict[str, str | None]) -> None:
+    """As `curl -X POST` sends it, which has no Content-Length, and `curl -d ''`."""
+    hold(app, "x")
+    app.request("PUT", "/v1/graphs/sum", content=json.dumps(SUM).encode(), headers=JSON)
+    for path, expected in (
+        ("/v1/onnx/Neg?X=@x", -X),
+        ("/v1/operators/tile?input=%40x&repeats=1,1,2", np.tile(X, 2)),
+        ("/v1/graphs/sum?a=@x&b=@x", X + X),
+    ):
+        request = app.client.build_request("POST", path, content=b"", headers={k: v for k, v in fields.items() if v})
+        if "content-length" in fields:
+            del request.headers["content-length"]
+        answer = app.run(app.client.send(request))
+        np.testing.assert_array_equal(result(answer), expected)
+
+
+def test_where_an_input_is_missing_beside_a_held_one_it_is_named(app: AppClient) -> None:
+    hold(app, "x")
+    problem = assert_problem(app.post("/v1/onnx/Add?A=@x&opset=14", b"", {}), 400, "tensor-mismatch")
+    assert "takes the tensors 'A', 'B'; the body has 'A'" in problem["detail"]

@@ -14,14 +14,18 @@ from tests.client.test_models import classifier
 from tests.http.test_multipart import post
 from tests.support.http_app import AppClient, assert_problem, http_app, npy_array, npy_bytes
 
-from tensorpost_server.child_processes.libraries import ONNX_RUNTIME
+from tensorpost.onnx import schemas
+from tensorpost_server.child_processes.libraries import ONNX, ONNX_RUNTIME
+from tensorpost_server.child_processes.process_pool import ProcessPool
 
+onnx: Any = pytest.importorskip("onnx", reason="models for these tests are made by the package onnx")
 onnxruntime = pytest.importorskip(
     "onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python"
 )
 
 IMAGE = np.random.default_rng(4).standard_normal((2, 3, 16, 16)).astype(np.float32)
 FRAME = {"content-type": "application/vnd.safetensors"}
+MODEL = {"content-type": "application/onnx"}
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 RELU = {"name": "y", "op_type": "Relu", "opset": 14, "inputs": ["x"]}
 
@@ -85,10 +89,36 @@ def test_without_the_extra_it_says_how_to_install_it(app: AppClient, monkeypatch
 
     answer = graph(app, "backend=onnxruntime", [RELU], {"x": X[:1]})
 
-    assert (
-        "Relu-14 is computed by ONNX Runtime, which is not installed"
-        in assert_problem(answer, 501, "no-backend")["detail"]
+    detail = assert_problem(answer, 501, "no-backend")["detail"]
+    assert detail == (
+        "this server lacks ONNX Runtime, which computes Relu-14; install the extra onnx there (pip install '.[onnx]' "
+        "in a clone of tensorpost) and restart it"
     )
+
+
+@pytest.mark.parametrize("libraries", [[ONNX_RUNTIME], [ONNX, ONNX_RUNTIME]])
+def test_models_that_need_the_extra_say_so_when_they_are_stored(
+    app: AppClient, monkeypatch: pytest.MonkeyPatch, libraries: list[ProcessPool]
+):
+    for library in libraries:
+        monkeypatch.setattr(library, "installed", False)
+    schemas._of_package.cache_clear()  # pyright: ignore[reportPrivateUsage] # what it remembers is of the package
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        m (float[1, 1, n, n] x) => (float[1, 1, p, q] y) <float[1, 1, 2, 2] w = {1, 2, 3, 4}> {%s}"""
+    convolution = onnx.parser.parse_model(text % "h = Dropout (x) y = Conv (h, w)").SerializeToString()
+    image = npy_bytes(np.ones((1, 1, 3, 3), np.float32))
+
+    for answer in (
+        app.request("PUT", "/v1/graphs/convolution", content=convolution, headers=MODEL),
+        post(app, "/v1/onnx", {"model": convolution, "x": image}),
+        *([app.get("/v1/onnx/Conv"), app.post("/v1/onnx/Conv", image)] if libraries[1:] else []),
+    ):
+        document = assert_problem(answer, 501, "no-backend")
+        assert "this server lacks ONNX Runtime, which computes Conv" in document["detail"]
+        assert document["title"] == "No device here can run this"
+    without = onnx.parser.parse_model(text % "unread = Conv (x, w) h = Dropout (x) y = Relu (h)").SerializeToString()
+    assert app.request("PUT", "/v1/graphs/without", content=without, headers=MODEL).status_code == 201
+    app.request("DELETE", "/v1/graphs/without")
 
 
 def test_what_onnx_runtime_refuses_names_the_node(app: AppClient):

@@ -115,7 +115,10 @@ def test_weights_stay_with_the_graph(app: AppClient) -> None:
     np.testing.assert_array_equal(result(call(app, "scale")), -(X * W))
     both = app.post("/v1/graphs/scale", encoded({"x": X, "w": W}), FRAME)
     problem = assert_problem(both, 400, "tensor-mismatch")
-    assert "the graph 'scale' takes the tensors 'x'" in problem["detail"]
+    assert (
+        "'w' is a constant of the graph 'scale', which is stored with it; send only its inputs: 'x'"
+        in problem["detail"]
+    )
 
 
 def test_without_a_content_type_the_first_bytes_decide(app: AppClient) -> None:

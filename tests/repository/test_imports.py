@@ -75,6 +75,22 @@ def test_the_contract_loads_no_http_library(name: str) -> None:
     assert not (WEB | {"httpx", "tensorpost_server"}) & set(fresh(f"import tensorpost.{name}")["modules"])
 
 
+def test_models_are_read_without_ml_dtypes() -> None:
+    """Only types of `ml_dtypes` need the package: a Cast to float16 is folded without it, one to bfloat16 is left."""
+    code = """
+import sys
+sys.modules["ml_dtypes"] = None  # an import of it fails
+import numpy as np
+import tensorpost.graphs.model_graph
+from tensorpost.graphs.constant_folding import folded
+from tensorpost.onnx.model_reader import ModelNode
+cast = lambda code: ModelNode("y", "Cast", "", 21, ("x",), ("y",), {"to": code})
+assert folded(cast(10), [np.array([1, 2])])[0].dtype == np.float16
+assert folded(cast(16), [np.array([1, 2])]) is None
+"""
+    assert "tensorpost" in fresh(code)["modules"]
+
+
 def test_building_the_application_opens_no_device(alarms: Path) -> None:
     report = fresh("from tensorpost_server.main import create_app; app = create_app()", alarms)
     assert not DEVICES & set(report["modules"])

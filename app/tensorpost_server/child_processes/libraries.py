@@ -75,7 +75,7 @@ def open_libraries(processes: int, threads: int, seconds: float, session_bytes: 
     with _applications.lock:
         _applications.count += 1
         if _applications.count == 1:
-            _applications.before = call_package_by(PackageCalls(_schema_version, _infer_model))
+            _applications.before = call_package_by(PackageCalls(_schema_version, _infer_model, is_server=True))
         ONNX_RUNTIME.threads, ONNX_RUNTIME.seconds = threads, seconds
         ONNX_RUNTIME.session_bytes = session_bytes // processes
         ONNX.open(1, ahead=ahead)

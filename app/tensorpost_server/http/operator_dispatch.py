@@ -31,7 +31,7 @@ from .open_inference.statistics import INFER_PATH
 from .service import Service
 from .wires.dialects import DIALECTS
 from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
-from .wires.held_inputs import FREE_FIELD, CallerTensors
+from .wires.held_inputs import FREE_FIELD, CallerTensors, fields_without_body, may_refer
 from .wires.operator_wire import OperatorWire
 from .wires.stored_dialect import StoredDialect
 from .wires.tensor_read import TENSORS_PATH, TensorReadWire
@@ -154,7 +154,9 @@ class OperatorDispatch:
             if dialect is not None and name:
                 observation.operator = GRAPH_NAME if name == GRAPH_NAME else operator_name(begin, name)
                 tensors = CallerTensors.of(service.tensors, service.owner_of(scope), scope)
-                wire = OperatorWire(dialect, name, tensors)
+                wire, framing = OperatorWire(dialect, name, tensors), scope[FRAMING]
+                if not (framing.chunked or framing.length) and may_refer(scope["query_string"].decode("latin-1")):
+                    scope[FRAMING], fields = framing._replace(length=0), fields_without_body(fields)
                 execution = Execution(service, scope, fields, wire, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tensorpost.onnx import OnnxNode, OnnxSchema, OnnxTensor
+from tensorpost.onnx.package import missing_on_server
 from tensorpost.onnx.parameters import ModelParameters
 from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import find_schema
 from tensorpost.values.datatypes import data_type
-from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidDescriptor, NoBackend, Violation
 
 from ..child_processes.libraries import ONNX_RUNTIME
@@ -81,7 +81,7 @@ def require_runtime(operator: str) -> None:
         NoBackend: it is not.
     """
     if not ONNX_RUNTIME.installed:
-        raise NoBackend(f"{operator} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}")
+        raise NoBackend(missing_on_server(operator))
 
 
 def array_form(

@@ -18,7 +18,7 @@ from tensorpost.onnx.proto_node import OnnxProtoNode
 from tensorpost.onnx.schemas import schema_of
 from tensorpost.values.graph import Graph, GraphConstant, Node, NodeOutput, Ref
 from tensorpost.values.operation import Slot
-from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
+from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, NoBackend, UnknownOperator
 
 from ..operators.onnx_partition import (
     LEAST_OPSET,
@@ -185,7 +185,7 @@ def _is_same_at(opsets: Mapping[str, int], operation: object) -> bool:
         return all(opsets.get(domain) == version for domain, version in operation.opsets)
     try:
         return schema_of(operation.op_type, opsets[""]).since_version == operation.schema.since_version
-    except (InvalidDescriptor, UnknownOperator):
+    except (InvalidDescriptor, NoBackend, UnknownOperator):
         return False
 
 

@@ -34,9 +34,9 @@ from ..values.problems import (
     ConnectionProblem,
     InvalidDescriptor,
     InvalidParameter,
+    NoBackend,
     ServerFault,
     Unavailable,
-    UnknownOperator,
     Violation,
 )
 from .array_like import as_array
@@ -167,7 +167,7 @@ async def compute_onnx(
         take_question()  # of an earlier call
         try:
             node, arrays = onnx_node(*asked)
-        except (UnknownOperator, ModuleNotFoundError):
+        except (NoBackend, ModuleNotFoundError):
             question = take_question()
             if question is None:
                 raise
@@ -273,12 +273,15 @@ async def delete_graph(transport: Transport | ManyServers, name: str) -> None:
 
 
 async def compute_stored(
-    transport: Transport | ManyServers, graph: StoredGraph, inputs: GraphInputs | InputValue, out: Outputs,
+    transport: Transport | ManyServers, graph: StoredGraph | str, inputs: GraphInputs | InputValue, out: Outputs,
     options: RequestOptions,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Call a stored graph and receive its outputs whole, by their names; see `Client.run_stored`."""
     from .stored_graphs import graph_target, stored_call  # few callers need it
 
+    if not isinstance(graph, StoredGraph):
+        name = text("graph", graph, "a StoredGraph, or the name of one")
+        graph = await stored_graph(transport, name, dict)  # its description; it is not called by itself
     media_type, body = stored_call(graph, inputs)
     query = urlencode(_query("/v1/graphs", options))
     target = graph_target(graph.name) + (f"?{query}" if query else "")

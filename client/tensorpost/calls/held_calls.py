@@ -22,7 +22,7 @@ from ..transport.response import Response
 from ..values.checks import text
 from ..values.datatypes import data_type
 from ..values.layout import Layout
-from ..values.problems import InvalidParameter, TensorpostError
+from ..values.problems import InvalidParameter, TensorExists, TensorpostError
 from ..values.tensor_box import BoxIndex, box_text, part_of_box, read_box
 from .caller_arrays import bytes_of_array
 from .held_tensors import HeldTensor, KeepOutputs, TensorCalls, new_name
@@ -74,7 +74,14 @@ async def put_tensor(
     lease = TensorLease(new_name(), names, is_own=True) if name is None else None  # which the handle takes on
     target = _target(lease.name if lease is not None else str(name)) + (f"?{urlencode(query)}" if query else "")
     fields = (("content-type", media_type), *_ACCEPT_JSON)
-    async with await transport.ask(Request("PUT", target, fields, (body,))) as response:
+    try:
+        response = await transport.ask(Request("PUT", target, fields, (body,)))
+    except TensorExists as error:
+        error.detail = (
+            f"there is a held tensor {name!r} already; write replace=True to replace it, or choose another name"
+        )
+        raise
+    async with response:
         said = await response.json()
         return _read(response, lambda: HeldTensor.of_description(said, client, names, is_own=False))
 
@@ -83,14 +90,11 @@ async def get_tensor(transport: Transport | ManyServers, tensor: HeldTensor | st
     """The elements of a held tensor, or a part of them; see `Client.get_tensor`."""
     name, written, sizes = str(tensor), "" if box is None else box_text(box), None
     if isinstance(tensor, HeldTensor):
-        document = tensor.to_document()
-        name, sizes = tensor.name, document.get("sizes")
-        if document.keys() > {"tensor"}:
-            if box is not None:
-                return (await get_tensor(transport, tensor, None))[box]
-            written = document.get("box", "")
-        else:
+        if box is not None and tensor.is_reshaped:
             part_of_box(Layout.row_major(tensor.data_type, tensor.shape), read_box(written))  # refuses others at once
+            return (await get_tensor(transport, tensor, None))[box]
+        document = (tensor if box is None else tensor.part(box)).to_document()
+        name, written, sizes = tensor.name, document.get("box", ""), document.get("sizes")
     else:
         text("tensor", tensor, "a HeldTensor, or the name of one")
     target = _target(name) + (f"?{urlencode({'box': written}, safe=',:')}" if written else "")
@@ -172,7 +176,13 @@ async def keep_outputs(
     fields = tuple([field for field in request.fields if field[0] != "accept"]) + _ACCEPT_JSON
     target = request.target + ("&" if "?" in request.target else "?") + urlencode(query, safe=",")
     asked = Request("POST", target, fields, request.body, request.report)
-    async with await transport.ask(asked) as response:
+    try:
+        response = await transport.ask(asked)
+    except TensorExists as error:
+        name = error.extra.get("tensor")
+        error.detail = f"there is a held tensor {name!r} already; delete it first, or keep the output by another name"
+        raise
+    async with response:
         said = await response.json()
         tensors = _read(
             response,

@@ -20,7 +20,7 @@ from ..values.checks import shown, text, whole_number
 from ..values.datatypes import DataType, data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidParameter, TensorNotFound
-from ..values.tensor_box import BoxIndex, box_text, part_of_box, read_box
+from ..values.tensor_box import BoxIndex, box_in_box, box_text, part_of_box, read_box
 
 KeepNames: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 """What to hold of a call's outputs: nothing, all under names of their own, one by a name, or several by names."""
@@ -132,13 +132,20 @@ class HeldTensor:
         part = f"[{self._box}]" if self._box else ""
         return f"<HeldTensor {self.name}{part}: {self.data_type.numpy_name} of shape {self.shape}, in {self.device}>"
 
+    @property
+    def is_reshaped(self) -> bool:
+        """Whether it has other sizes than the tensor, or the part, that the server holds."""
+        return self.shape != part_of_box(self._whole, read_box(self._box)).layout.sizes
+
     # ---- its elements ------------------------------------------------------------------------------------------------
 
     def get(self, box: BoxIndex | None = None) -> Any:
         """The elements, or a part of them: only those travel. An `AsyncClient`'s handle returns an awaitable.
 
+        Of a handle with other sizes (`reshape`), all elements travel, and the part is taken of what arrived.
+
         Args:
-            box: what would stand in brackets behind an array: indices and slices with steps above 0.
+            box: what would stand in brackets behind an array: indices and slices with steps above 0. Default: all.
 
         Raises:
             InvalidParameter: there is no such part.
@@ -148,6 +155,7 @@ class HeldTensor:
         return self._client.get_tensor(self, box)
 
     def __getitem__(self, box: BoxIndex) -> Any:
+        box_text(box)  # refuses None, which means all to `get`
         return self.get(box)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -176,12 +184,14 @@ class HeldTensor:
             box: see `get`.
 
         Raises:
-            InvalidParameter: there is no such part, or this handle means a part already.
+            InvalidParameter: there is no such part, or this handle has other sizes (`reshape`).
         """
-        if self._box or self._layout is not self._whole:
-            raise InvalidParameter(f"{self!r} is a part or has other sizes already; take the part of the whole tensor")
+        if self.is_reshaped:
+            raise InvalidParameter(f"{self!r} has other sizes than what the server holds; take the part, then reshape")
         written = box_text(box)
-        layout = part_of_box(self._whole, read_box(written)).layout
+        layout = part_of_box(self._layout, read_box(written)).layout
+        if self._box:
+            written = box_text(tuple(box_in_box(self._whole.sizes, read_box(self._box), read_box(written))))
         packed = Layout.row_major(layout.data_type, layout.sizes)
         return HeldTensor(self._client, self._lease, self._whole, self.device, box=written, layout=packed)
 

@@ -115,6 +115,10 @@ def _per_channel(name: str, value: object, default: float) -> tuple[float, ...]:
             f"{name} has {counted(len(numbers), 'number')}; it has one for all channels, or {CHANNELS}"
         )
     found = tuple([real_number(f"{name}[{place}]", number) for place, number in enumerate(numbers)])
+    if name == "mean" and max(found) > 1:
+        raise InvalidParameter(
+            f"mean is {shown(value)}; means are of values from 0 to 1: divide those of values up to 255 by 255"
+        )
     if name == "std" and 0 in found:
         raise InvalidParameter("std has a 0; pixels are divided by it, so every entry must be other than 0")
     return found

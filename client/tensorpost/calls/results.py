@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from .. import descriptors as dml
 from ..descriptors.feature_levels import FeatureLevel
 from ..onnx import OnnxNode
 from ..values.problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
+
+if TYPE_CHECKING:
+    from .held_tensors import KeepNames
 
 _DURATION = re.compile(r'(?:\A|;)[\t ]*dur="?([0-9]{1,15}(?:\.[0-9]{1,15})?)"?[\t ]*(?:;|\Z)')
 Scalar_co = TypeVar("Scalar_co", bound=np.generic, covariant=True)
@@ -206,15 +209,20 @@ class StoredGraph:
     idle_seconds: float
     _run: Callable[..., Any] = field(repr=False, compare=False)
 
-    def __call__(self, inputs: Any, *, backend: str | None = None, device: int | None = None) -> Any:
+    def __call__(
+        self, inputs: Any, *, backend: str | None = None, device: int | None = None, rows: slice | None = None,
+        keep: KeepNames = False,
+    ) -> Any:  # fmt: skip
         """The outputs by their names; see `Client.run_stored`. An `AsyncClient`'s handle returns an awaitable.
 
         Args:
             inputs: its inputs by name, or its only input; see `Client.run_stored`.
             backend: see `Client.run`.
             device: see `Client.run`.
+            rows: see `Client.run`.
+            keep: see `Client.run`.
         """
-        return self._run(self, inputs, backend=backend, device=device)
+        return self._run(self, inputs, backend=backend, device=device, rows=rows, keep=keep)
 
     @classmethod
     def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:

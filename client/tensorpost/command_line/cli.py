@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
+from ..values.extras import install_command
 from ..values.problems import TensorpostError, nearest
 from .command_options import (
     AsJson,
@@ -207,6 +208,12 @@ def devices(
         for d in answer.get("devices", [])
     ]
     print_table(("backend", "device", "state", "in use"), rows)
+    for library in answer.get("libraries", []):
+        if library.get("name") == "onnxruntime":  # which models need, and no backend is
+            found = library.get("version")
+            typer.echo(
+                f"onnxruntime: {found}" if found else f"onnxruntime: no; on the server, {install_command('onnx')}"
+            )
     typer.echo(f"default: {answer.get('default')}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.problems import InvalidParameter
+from ..values.problems import InvalidParameter, TensorExists
 from .command_options import CaCert, Cert, KeyFile, Silence, Uds, Url, client_of
 from .terminal import print_table, size_text
 
@@ -58,7 +58,11 @@ def put(
 
     read = read_array(source)
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        held = client.put(read.array, name, replace=replace)
+        try:
+            held = client.put(read.array, name, replace=replace)
+        except TensorExists as error:
+            error.detail = f"there is a held tensor {name!r} already; write --replace to replace it, or another name"
+            raise
     typer.echo(f"{held.name}: {held.dtype} of {_sizes(held)}, {size_text(held.nbytes)} on the server")
 
 

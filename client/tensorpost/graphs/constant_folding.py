@@ -23,7 +23,8 @@ __all__ = ["MOST_FOLDED", "folded", "shape_of"]
 MOST_FOLDED = 4096
 """Elements of a result that is folded."""
 
-_DTYPES = {row.onnx_code: row.dtype for row in DATA_TYPES if not (row.is_small or row.numpy_name == "str")}
+_FOLDED_TYPES = {row.onnx_code: row for row in DATA_TYPES if not (row.is_small or row.numpy_name == "str")}
+"""Types that Cast makes here. A type's `dtype` is read with the first Cast to it: bfloat16 needs `ml_dtypes`."""
 _KnownArray: TypeAlias = NDArray[Any]
 _KnownInputs: TypeAlias = Sequence[_KnownArray | None]
 _NodeAttributes: TypeAlias = Mapping[str, Any]
@@ -56,6 +57,8 @@ def folded(node: ModelNode, inputs: Sequence[_KnownArray | None]) -> list[_Known
             made = function(inputs, node.attributes)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # the node is wrong, and whoever reads it says why
+    except ImportError:
+        return None  # NumPy does not have the type of a Cast here
     outputs = made if isinstance(made, list) else [made]
     return outputs if all(array.size <= MOST_FOLDED for array in outputs) else None
 
@@ -119,7 +122,7 @@ def _concat(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
 
 
 def _cast(inputs: _KnownInputs, attributes: _NodeAttributes) -> _KnownArray:
-    array, kind = _needed(inputs, 0), _DTYPES[attributes["to"]]
+    array, kind = _needed(inputs, 0), _FOLDED_TYPES[attributes["to"]].dtype
     if array.dtype.kind == "f" and kind.kind in "iu":
         array = np.trunc(array)
     return array.astype(kind)

@@ -25,13 +25,13 @@ from ..onnx.schemas import find_schema
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput
 from ..values.layout import Layout
-from ..values.problems import InvalidDescriptor, InvalidParameter, UnknownOperator
+from ..values.problems import InvalidDescriptor, InvalidParameter, NoBackend, UnknownOperator
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
 from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
 
-__all__ = ["ModelGraph", "model_graph"]
+__all__ = ["ModelGraph", "model_graph", "needed_nodes"]
 
 MOST_BY_VALUE = 1024
 """Elements of a constant of whole numbers that stands in the document; larger ones are inputs."""
@@ -76,10 +76,11 @@ def model_graph(
         InvalidParameter: there is no such input or output, an input is missing, or it has another type or other sizes.
         InvalidDescriptor: a node breaks a rule, or needs what is not computed; it names the node.
         UnknownOperator: there is no such operator.
+        NoBackend: ONNX Runtime computes a node, and is not installed.
     """
     wanted = _wanted(model, outputs)
     _check_inputs(model, sent)
-    nodes, known = _needed(model, wanted), set[str]()
+    nodes, known = needed_nodes(model, wanted), set[str]()
     used = frozenset([*wanted, *[name for _, node in nodes for name in node.reads if name]])
     while True:
         reader = _ModelReader(model, sent, {name: values[name] for name in known}, used, {*values} - known)
@@ -121,11 +122,12 @@ def _wanted(model: OnnxModel, outputs: Sequence[str] | None) -> list[str]:
 def _check_inputs(model: OnnxModel, sent: Mapping[str, Layout]) -> None:
     there = [tensor.name for tensor in model.inputs]
     for name in sent:
-        if name not in there and name not in model.initializers:
+        if name not in there and name not in model.defaults:
             known = ", ".join(there) or "none"
-            raise InvalidParameter(
-                f"the model has no input {name[:60]!r}{did_you_mean(name, there)}; its inputs: {known}"
-            )
+            guess = did_you_mean(name, there)
+            if name in model.initializers:
+                guess = ", which is a constant of it (an initializer that is no input): leave it out"
+            raise InvalidParameter(f"the model has no input {name[:60]!r}{guess}; its inputs: {known}")
     bound: dict[str, tuple[int, str]] = {}
     for tensor in model.inputs:
         if (layout := sent.get(tensor.name)) is None:
@@ -156,7 +158,7 @@ def described(tensor: ModelTensor) -> str:
     return f"{kind} of shape [{', '.join(['?' if size is None else str(size) for size in tensor.sizes])}]"
 
 
-def _needed(model: OnnxModel, outputs: Sequence[str]) -> list[tuple[int, ModelNode]]:
+def needed_nodes(model: OnnxModel, outputs: Sequence[str]) -> list[tuple[int, ModelNode]]:
     """The nodes that the outputs need, in the model's order, each with its place in it."""
     wanted, found = {*outputs}, list[tuple[int, ModelNode]]()
     for place in reversed(range(len(model.nodes))):
@@ -291,8 +293,8 @@ class _ModelReader:
         except InvalidDescriptor as error:
             prefixed = error.prefixed(*path)
             raise type(error)(f"the node {called(node)}: {prefixed.detail}", prefixed.violations) from None
-        except UnknownOperator as error:
-            raise UnknownOperator(f"the node {called(node)}: {error.detail}") from None
+        except (UnknownOperator, NoBackend) as error:
+            raise type(error)(f"the node {called(node)}: {error.detail}") from None
         self._nodes.append(members)
         for output, slot in zip(outputs, operation.outputs, strict=False):
             text = name if len(operation.outputs) == 1 else f"{name}.{slot.name}"

@@ -9,12 +9,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..onnx.model_reader import ModelNode, refused
+from ..onnx.model_reader import ML_DOMAIN, ModelNode, refused
+from ..onnx.package import is_of_runtime
 from ..values.datatypes import data_type
 from ..values.layout import Layout
 from .constant_folding import folded, shape_of
 
-__all__ = ["BY_LAYOUT", "called", "constants_made", "is_alias", "node_members"]
+__all__ = ["BY_LAYOUT", "called", "constants_made", "is_alias", "node_members", "runtime_operator"]
 
 
 BY_LAYOUT = frozenset({"CastLike", "Shape", "Size"})
@@ -70,6 +71,19 @@ def is_alias(node: ModelNode, read: Container[str]) -> bool:
         return True
     trains = any(node.inputs[2:]) or (node.opset < 7 and not node.attributes.get("is_test", 0))
     return node.op_type == "Dropout" and not trains and not any(name in read for name in node.outputs[1:])
+
+
+def runtime_operator(nodes: Sequence[ModelNode], read: Container[str]) -> str | None:
+    """The first operator that only ONNX Runtime computes; None if there is none outside of subgraphs.
+
+    Args:
+        nodes: the nodes of a model that its outputs need.
+        read: the tensors that are read somewhere.
+    """
+    for node in nodes:
+        if node.domain == ML_DOMAIN or (not node.domain and is_of_runtime(node.op_type) and not is_alias(node, read)):
+            return node.op_type
+    return None
 
 
 def node_members(node: ModelNode, name: str, inputs: Sequence[Any], outputs: int) -> dict[str, Any]:

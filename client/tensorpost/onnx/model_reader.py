@@ -155,6 +155,7 @@ class OnnxModel:
         producer: the program that wrote it; empty if it does not say.
         ir_version: the version of the file's format.
         opsets: the version of each domain, ONNX's own as the empty name.
+        defaults: the initializers that are defaults of inputs; nobody can give the others. Source: ONNX IR, "Graphs".
     """
 
     inputs: tuple[ModelTensor, ...]
@@ -165,6 +166,7 @@ class OnnxModel:
     producer: str = ""
     ir_version: int = 0
     opsets: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    defaults: frozenset[str] = frozenset()
 
 
 def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
@@ -248,7 +250,8 @@ def _read_graph(
             case _:
                 pass
     given = tuple([each for each in inputs if each.name not in initializers])
-    return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0)
+    defaults = frozenset([each.name for each in inputs if each.name in initializers])
+    return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0, defaults=defaults)
 
 
 def _read_value_info(message: memoryview) -> ModelTensor:

@@ -22,6 +22,7 @@ from ..values.onnx_package import (
     schema_version,
     tensor_of_proto,
 )
+from ..values.problems import NoBackend
 from .inference_context import InferenceContext, InferredOutputs
 from .parameters import ModelParameters
 from .server_answers import InferenceQuestion, SchemaQuestion, answer_of
@@ -31,6 +32,8 @@ __all__ = [
     "PackageCalls",
     "call_package_by",
     "infer_by_package",
+    "is_of_runtime",
+    "missing_on_server",
     "schema_row",
     "since_version",
     "tensor_of_proto",
@@ -44,10 +47,12 @@ class PackageCalls:
     Attributes:
         schema_version: see `_onnx_package.schema_version`.
         infer_model: see `_onnx_package.infer_model`.
+        is_server: whether this process is a server, which needs the extra itself; for messages.
     """
 
     schema_version: Callable[[str, int], SchemaVersion | str | None] = schema_version
     infer_model: Callable[[Mapping[str, Any]], InferredModel] = infer_model
+    is_server: bool = False
 
 
 _calls = PackageCalls()
@@ -90,25 +95,37 @@ def since_version(op_type: str, opset: int) -> SchemaVersion | str:
     """The number and the row of the version that the opset means; why there is none if it cannot be computed.
 
     Raises:
-        KeyError: ONNX has no such operator; or the package is not installed, and then the text says so of an operator
-            that needs it.
+        KeyError: ONNX has no such operator.
+        NoBackend: it is one that ONNX Runtime computes, and the package is not installed.
     """
     try:
         version = _calls.schema_version(op_type, opset)
     except ModuleNotFoundError:
-        is_known = op_type in _IN_DIRECTML or op_type in _NOT_IN_DIRECTML
-        version = answer_of(SchemaQuestion(op_type, opset)) if is_known else None
-        if version is None:
-            raise KeyError(_how_to_install(op_type)) from None
+        version = answer_of(SchemaQuestion(op_type, opset)) if is_of_runtime(op_type) else None
+        if version is None and is_of_runtime(op_type):
+            raise NoBackend(_how_to_install(op_type)) from None
     if version is None:
-        raise KeyError("")
+        raise KeyError(op_type)
     return version
 
 
+def is_of_runtime(op_type: str) -> bool:
+    """Whether it is an operator of ONNX that only ONNX Runtime computes here; known without the package."""
+    return op_type in _IN_DIRECTML or op_type in _NOT_IN_DIRECTML
+
+
+def missing_on_server(operator: str) -> str:
+    """What a server without ONNX Runtime says of an operator that it would compute."""
+    return (
+        f"this server lacks ONNX Runtime, which computes {operator}; install the extra onnx there "
+        f"({install_command('onnx')}) and restart it"
+    )
+
+
 def _how_to_install(op_type: str) -> str:
-    if op_type not in _IN_DIRECTML and op_type not in _NOT_IN_DIRECTML:
-        return ""
     hint = f"; DirectML's own {_IN_DIRECTML[op_type]}, for run, needs no extra" if op_type in _IN_DIRECTML else ""
+    if _calls.is_server:
+        return missing_on_server(op_type) + hint
     needed = "it needs the extra 'onnx' on the server, and here unless tp.onnx asks a server about it"
     return f"ONNX Runtime computes {op_type}, and {needed}: {install_command('onnx')}{hint}"
 

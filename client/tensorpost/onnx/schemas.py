@@ -182,21 +182,20 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
 
     Raises:
         UnknownOperator: no version of any operator of that name; the message names the one that looks most like it.
+        NoBackend: one that ONNX Runtime computes, and the package onnx is not installed.
     """
     versions = _BY_NAME.get(op_type)
     if not versions:
         try:
             schema = _of_package(op_type, opset)
-        except KeyError as error:
-            if error.args[0]:
-                raise UnknownOperator(error.args[0], extra={"nearest": None}) from None
-        else:
-            if isinstance(schema, OnnxSchema):
-                return schema
-            return Violation("opset", ("opset",), schema, opset, "another opset or operator", f"ONNX {op_type}")
-        guess = nearest(op_type, _BY_NAME)
-        hint = f"; did you mean {guess!r}?" if guess else f", nor one of a similar name; {LISTED}"
-        raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here{hint}", extra={"nearest": guess})
+        except KeyError:
+            guess = nearest(op_type, _BY_NAME)
+            hint = f"; did you mean {guess!r}?" if guess else f", nor one of a similar name; {LISTED}"
+            message = f"there is no ONNX operator {op_type[:60]!r} here{hint}"
+            raise UnknownOperator(message, extra={"nearest": guess}) from None
+        if isinstance(schema, OnnxSchema):
+            return schema
+        return Violation("opset", ("opset",), schema, opset, "another opset or operator", f"ONNX {op_type}")
     for schema in versions:
         if schema.since_version <= opset <= (schema.last_opset or NEWEST_OPSET):
             return schema
@@ -217,6 +216,7 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
 
     Raises:
         UnknownOperator: no such operator.
+        NoBackend: see `find_schema`.
         InvalidDescriptor: no name, no opset, or one at which there is no such operator.
     """
     if not isinstance(cast("object", op_type), str):
@@ -239,7 +239,8 @@ def _of_package(op_type: str, opset: int) -> OnnxSchema | str:
     """The version by the onnx package; why there is none.
 
     Raises:
-        KeyError: no such operator, or no such package.
+        KeyError: no such operator.
+        NoBackend: no such package.
     """
     version = since_version(op_type, opset)
     return version if isinstance(version, str) else schema_of_row(op_type, version[0], None, version[1])

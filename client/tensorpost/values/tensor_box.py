@@ -14,10 +14,12 @@ from .checks import whole_number
 from .layout import Layout, last_index, packed_strides
 from .problems import InvalidParameter
 
-__all__ = ["BoxIndex", "BoxPart", "box_text", "part_of_box", "read_box"]
+__all__ = ["BoxIndex", "BoxPart", "box_in_box", "box_text", "part_of_box", "read_box"]
 
 BoxIndex: TypeAlias = "int | slice | EllipsisType | Sequence[int | slice | EllipsisType]"
 """What stands in brackets behind an array: an index, a slice, or one of them for each axis."""
+BoxItems: TypeAlias = "Sequence[int | slice | EllipsisType]"
+"""The items of a box, as `read_box` returns them."""
 
 _NUMBER = r"[+-]?[0-9]{1,18}"
 _ITEM = re.compile(rf"({_NUMBER})|({_NUMBER})?:({_NUMBER})?(?::({_NUMBER})?)?", re.ASCII)
@@ -82,10 +84,38 @@ def _item_text(item: object) -> str:
         ends: tuple[object, ...] = (part_of.start, part_of.stop, part_of.step)
         parts = ["" if part is None else str(whole_number("box", part)) for part in ends]
         return ":".join(parts if parts[2] else parts[:2])
+    if item is None:
+        raise InvalidParameter(f"box has None, and parts have no new axes; slice the array that you get; {_ADVICE}")
     return str(whole_number("box", item))
 
 
-def part_of_box(layout: Layout, items: Sequence[int | slice | EllipsisType]) -> BoxPart:
+def box_in_box(sizes: Sequence[int], outer: BoxItems, inner: BoxItems) -> BoxItems:
+    """The box of a tensor that is the same as a box of one of its boxes: `x[outer][inner]` is `x[box_in_box(...)]`.
+
+    Args:
+        sizes: the tensor's.
+        outer: a box of the tensor, which `part_of_box` takes.
+        inner: a box of what `outer` is, which `part_of_box` takes for the sizes of that.
+    """
+    kept = [range(size)[item] for item, size in zip(_every(outer, len(sizes)), sizes, strict=True)]
+    within = iter(_every(inner, len([each for each in kept if isinstance(each, range)])))
+    found = [each if isinstance(each, int) else each[next(within)] for each in kept]
+    return tuple([each if isinstance(each, int) else _slice_of(each) for each in found])
+
+
+def _slice_of(entries: range) -> slice:
+    return slice(entries.start, entries.stop, None if entries.step == 1 else entries.step)
+
+
+def _every(items: BoxItems, rank: int) -> list[int | slice]:
+    """The items with one for each axis."""
+    at = next((place for place, item in enumerate(items) if item is Ellipsis), len(items))
+    named = [*items[:at], *items[at + 1 :]]
+    named[at:at] = [slice(None)] * (rank - len(named))
+    return cast("list[int | slice]", named)
+
+
+def part_of_box(layout: Layout, items: BoxItems) -> BoxPart:
     """Where a box lies in a packed tensor.
 
     Args:
@@ -100,11 +130,9 @@ def part_of_box(layout: Layout, items: Sequence[int | slice | EllipsisType]) -> 
     if named > rank or len(items) - named > 1:
         what = "two '...'" if len(items) - named > 1 else f"{named} items"
         raise InvalidParameter(f"box has {what}, and the tensor has {rank} axes; {_ADVICE}")
-    whole: list[int | slice | EllipsisType] = [slice(None)] * (rank - named)
-    at = next((place for place, item in enumerate(items) if item is Ellipsis), len(items))
     begin, sizes, strides = 0, list[int](), list[int]()
-    every = cast("list[int | slice]", [*items[:at], *whole, *items[at + 1 :]])
-    for axis, (item, size, stride) in enumerate(zip(every, layout.sizes, layout.strides, strict=True)):
+    every = zip(_every(items, rank), layout.sizes, layout.strides, strict=True)
+    for axis, (item, size, stride) in enumerate(every):
         if isinstance(item, int):
             if not -size <= item < size:
                 raise InvalidParameter(f"box has the index {item} for axis {axis}, which has {size} entries")

@@ -29,6 +29,7 @@ MOST_JSON_CONTAINERS = 16_384
 MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
 
+_MOST_OPTIONAL = 3  # names of tensors that may be sent, in a message
 _MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
 
 
@@ -218,9 +219,15 @@ def match_names(
     if not {*required} <= {*names} <= {*required, *optional}:
         sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
-        may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
+        may = f" and may have {_some(optional)}" if optional else ""
         takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
         raise TensorMismatch(f"{what} takes the tensors {takes}{may}; the body has {sent}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _MOST_OPTIONAL} more" if len(names) > _MOST_OPTIONAL else ""
+    return ", ".join(map(repr, names[:_MOST_OPTIONAL])) + more
 
 
 def layouts_of(tensors: Sequence[AnnouncedTensor]) -> dict[str, Layout]:

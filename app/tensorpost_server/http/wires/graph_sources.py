@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
@@ -16,7 +16,8 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
 from tensorpost.graphs.graph_document import Weights, read_graph
-from tensorpost.graphs.model_graph import model_graph
+from tensorpost.graphs.model_graph import model_graph, needed_nodes
+from tensorpost.graphs.model_nodes import runtime_operator
 from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.graph import Graph
@@ -31,6 +32,7 @@ from tensorpost.values.problems import (
     Violation,
 )
 
+from ...operators.onnx_runtime import require_runtime
 from ...settings import Settings
 from ..multipart import MOST_VALUES
 from ..request_body import JSON_MEMORY_FACTOR
@@ -105,6 +107,11 @@ class GraphSource(Protocol):
         """Inputs whose elements decide sizes."""
         ...
 
+    @property
+    def constants(self) -> Container[str]:
+        """Names of what is kept, and cannot be given with a call."""
+        ...
+
     def graph(
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
         level: FeatureLevel, most_nodes: int,
@@ -130,6 +137,10 @@ class StoredDocument:
     outputs: Sequence[DeclaredTensor] = ()
     kind: str = field(default="graph", init=False)
     value_names: frozenset[str] = field(default=frozenset(), init=False)
+
+    @property
+    def constants(self) -> Container[str]:
+        return self.weights
 
     @classmethod
     def of(cls, document: Mapping[str, Any], text_bytes: int, weights: Weights) -> StoredDocument:
@@ -208,9 +219,8 @@ class StoredModel:
         size = sum([getattr(value, "nbytes", 0) for value in (*initializers.values(), *values)])
         size += _NODE_BYTES * len(nodes) + sum([len(node.message or b"") for node in nodes])
         inputs = [DeclaredTensor(each.name, each.data_type, each.sizes) for each in model.inputs]
-        named = {tensor.name for tensor in inputs}
         given = [_call_input(tensor.name) for tensor in inputs]
-        given += [_call_input(name, optional=True) for name in initializers if name not in named]
+        given += [_call_input(name, optional=True) for name in initializers if name in model.defaults]
         # Whole numbers of few elements, as the shape of a Reshape.
         small = frozenset([each.name for each in inputs if _is_small(each)])
         arrays = [*initializers.values(), *[array for node in nodes for array in _arrays_of(node)]]
@@ -220,6 +230,16 @@ class StoredModel:
     @property
     def node_count(self) -> int:
         return len(self.model.nodes)
+
+    @property
+    def constants(self) -> Container[str]:
+        return self.model.initializers.keys() - self.model.defaults
+
+    def runtime_operator(self) -> str | None:
+        """An operator of a node that ONNX Runtime computes; None if there is none."""
+        outputs = [tensor.name for tensor in self.model.outputs]
+        nodes = [node for _, node in needed_nodes(self.model, outputs)]
+        return runtime_operator(nodes, frozenset([*outputs, *[name for node in nodes for name in node.reads]]))
 
     def described(self) -> StoredModel:
         """The same with its outputs, as far as they are known before tensors arrive."""
@@ -278,6 +298,7 @@ def read_source(content: bytes, media_type: str | None, settings: Settings) -> G
         LimitExceeded: the document is too long.
         UnsupportedMediaType: another media type.
         InvalidJson, InvalidFrame, InvalidDescriptor, InvalidParameter, UnknownOperator: it cannot be used.
+        NoBackend: it is a model that needs ONNX Runtime, which is not installed.
     """
     kind = _kind(content, media_type)
     if kind == MODEL_MEDIA_TYPE:
@@ -360,6 +381,8 @@ def _check(source: GraphSource, most_nodes: int) -> None:
         raise InvalidDescriptor.of(
             [Violation("graph-size", ("graph", "nodes"), message, source.node_count, f"at most {most_nodes} nodes")]
         )
+    if isinstance(source, StoredModel) and (operator := source.runtime_operator()) is not None:
+        require_runtime(operator)
     if document is not None and is_dml_graph(document):
         read_graph(document, None, most_nodes=most_nodes)
     elif not source.value_names and (sent := declared_layouts(source)) is not None:

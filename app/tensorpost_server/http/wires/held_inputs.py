@@ -17,6 +17,7 @@ from tensorpost.values.tensor_box import part_of_box, read_box
 
 from ..access.access_control import SCOPES
 from ..calls.call import AnnouncedTensor
+from ..media_types import MediaType
 from .call_parser import MOST_JSON_CONTAINERS, CallParser
 from .tensor_store import StoredTensor, TensorStore
 from .wire import ReadContext
@@ -188,6 +189,22 @@ class CallerTensors:
         """
         if not self.may_keep:
             raise Forbidden("this key lacks the scope 'tensors', which the parameter keep requires")
+
+
+def may_refer(query: str) -> bool:
+    """Whether a query may name held tensors."""
+    return "=@" in query or "=%40" in query
+
+
+def fields_without_body(fields: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """The header fields of a call that has held inputs and an empty body, without the Content-Type of that.
+
+    npy and pictures stay: without Accept, the answer is of the same type.
+    """
+    media_type = fields.get(b"content-type", b"")
+    if media_type == MediaType.NPY.value.encode() or media_type.startswith(b"image/"):
+        return fields
+    return {name: value for name, value in fields.items() if name != b"content-type"}
 
 
 def references_in_query(parser: CallParser, parameters: Mapping[str, str]) -> dict[str, HeldReference]:

@@ -58,12 +58,12 @@ def replace_of(parameters: dict[str, str]) -> bool:
     """Take the parameter `replace` out of a query's.
 
     Raises:
-        InvalidParameter: it is neither true nor false.
+        InvalidParameter: it is neither true (1) nor false (0).
     """
     text = parameters.pop("replace", "false")
-    if text not in ("true", "false"):
+    if text not in ("true", "1", "false", "0"):
         raise InvalidParameter(f"replace is {text[:40]!r}; it must be true or false", extra={"parameter": "replace"})
-    return text == "true"
+    return text in ("true", "1")
 
 
 @dataclass(slots=True, eq=False)

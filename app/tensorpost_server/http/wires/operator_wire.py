@@ -52,6 +52,7 @@ from .held_inputs import (
     CallerTensors,
     HeldInput,
     HeldReference,
+    may_refer,
     references_in_metadata,
     references_in_query,
 )
@@ -117,7 +118,7 @@ class OperatorWire:
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
         assert isinstance(format_, RequestFormat)
         assert self._parser is not None
-        if "keep=" in context.query or "=@" in context.query or "=%40" in context.query:
+        if "keep=" in context.query or may_refer(context.query):
             await self._read_held(context, self._parser)
         media_type, body, settings, threads = format_.request, context.body, context.settings, context.parsing
         if self.takes_long:

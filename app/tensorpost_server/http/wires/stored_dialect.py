@@ -68,6 +68,13 @@ class StoredParser:
                 f"the graph {self._name!r} is stored, and the body has a graph too; send only tensors"
             )
         required = [each.name for each in self.inputs if not each.optional]
+        for tensor in tensors:
+            if tensor.name in self._source.constants:
+                takes = ", ".join(map(repr, required)) or "none"
+                raise TensorMismatch(
+                    f"{tensor.name[:60]!r} is a constant of the graph {self._name!r}, which is stored with it; send "
+                    f"only its inputs: {takes}"
+                )
         match_names(
             tensors, required, [each.name for each in self.inputs if each.optional], what=f"the graph {self._name!r}"
         )
