@@ -455,6 +455,18 @@ def test_a_tensor_belongs_to_its_key(tmp_path: Path) -> None:
         assert hold(app, "x", X, **keys["carl"]).status_code == 403
         answer = app.post("/v1/onnx/Neg?keep=y", saved(X), NPY | keys["carl"])
         assert_problem(answer, 403, "forbidden")
+        for query in (
+            "ke%65p=y",
+            "%6b%65%65%70=y",
+            "keep",
+            "keep=",
+            "ke%65p",
+            "alpha=1&kee%70=y",
+            "kee%70=y&replace=true",
+        ):
+            answer = app.post(f"/v1/onnx/Neg?{query}", saved(X), NPY | keys["carl"])
+            assert_problem(answer, 403, "forbidden")
+        assert app.service.tensors.count == 2
         assert app.request("DELETE", "/v1/tensors/x", headers=keys["carl"]).status_code == 403
         assert app.get("/v1/tensors", headers=keys["carl"]).json() == {"tensors": []}
 
