@@ -15,6 +15,8 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.tensor_box import BoxIndex, box_in_box, box_text, part_of_box, read_box
 
+_LARGE = 10**18 - 1
+
 
 @st.composite
 def tensors_and_boxes(draw: st.DrawFn) -> tuple[Any, tuple[Any, ...]]:
@@ -25,10 +27,10 @@ def tensors_and_boxes(draw: st.DrawFn) -> tuple[Any, tuple[Any, ...]]:
 
 @st.composite
 def boxes(draw: st.DrawFn, sizes: Sequence[int]) -> tuple[Any, ...]:
-    ends = st.none() | st.integers(-7, 7)
+    ends = st.none() | st.integers(-7, 7) | st.sampled_from([-_LARGE, _LARGE])
     items: list[Any] = []
     for size in sizes:
-        steps = st.none() | st.integers(1, 4)
+        steps = st.none() | st.integers(1, 4) | st.just(_LARGE)
         choices: list[st.SearchStrategy[Any]] = [st.builds(slice, ends, ends, steps)]
         if size:
             choices.append(st.integers(-size, size - 1))

@@ -24,7 +24,10 @@ from tests.support.http_app import (
     split_frame,
 )
 
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
 from tensorpost_server import commands
+from tensorpost_server.http.wires.kept_answer import KeptAnswer
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 SUM: dict[str, Any] = {
@@ -174,7 +177,21 @@ def test_a_tensor_is_replaced_only_if_that_is_asked_for(app: AppClient) -> None:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("box", ["", "0", "1,2,3", ":,0:2,::2", "...,-1", "-1:,1:,:3", "5:", ":,1:1,0"])
+@pytest.mark.parametrize(
+    "box",
+    [
+        "",
+        "::999999999999999999",
+        "1::999999999999999999,:,1:3",
+        "0",
+        "1,2,3",
+        ":,0:2,::2",
+        "...,-1",
+        "-1:,1:,:3",
+        "5:",
+        ":,1:1,0",
+    ],
+)
 def test_a_box_is_what_numpy_slices(app: AppClient, box: str) -> None:
     hold(app, "x")
     expected = eval(f"X[{box}]") if box else X  # text of this test
@@ -424,6 +441,23 @@ def test_what_fails_keeps_nothing(held: AppClient) -> None:
     assert_problem(held.get("/v1/tensors/y"), 404, "tensor-not-found")
 
 
+def test_of_several_outputs_all_are_kept_or_none(held: AppClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = held.service.tensors
+    path, whole = "/v1/onnx/Split?input=@x&axis=0&num_outputs=2&keep=new,taken", KeptAnswer.whole
+
+    def taken_meanwhile(self: KeptAnswer, *values: Any) -> Any:
+        place = store.place("", "taken", Layout.row_major(data_type("float32"), (1,)))
+        place.finish()
+        return whole(self, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptAnswer, "whole", taken_meanwhile)
+        assert_problem(held.post(path, b"", {}), 409, "tensor-exists")
+    assert_problem(held.get("/v1/tensors/new"), 404, "tensor-not-found")
+    assert store.admission.bytes_in_flight == sum(tensor.layout.size_in_bytes for tensor in store.listed(""))
+    assert held.post(f"{path}&replace=true", b"", {}).status_code == 200
+
+
 def test_outputs_of_a_stored_graph_are_kept(held: AppClient) -> None:
     held.request("PUT", "/v1/graphs/sum", content=json.dumps(SUM).encode(), headers=JSON)
     answer = held.post("/v1/graphs/sum?b=@ones&a=@x&keep=total", b"", {})
@@ -457,6 +491,18 @@ def test_a_tensor_belongs_to_its_key(tmp_path: Path) -> None:
         assert hold(app, "x", X, **keys["carl"]).status_code == 403
         answer = app.post("/v1/onnx/Neg?keep=y", saved(X), NPY | keys["carl"])
         assert_problem(answer, 403, "forbidden")
+        for query in (
+            "ke%65p=y",
+            "%6b%65%65%70=y",
+            "keep",
+            "keep=",
+            "ke%65p",
+            "alpha=1&kee%70=y",
+            "kee%70=y&replace=true",
+        ):
+            answer = app.post(f"/v1/onnx/Neg?{query}", saved(X), NPY | keys["carl"])
+            assert_problem(answer, 403, "forbidden")
+        assert app.service.tensors.count == 2
         assert app.request("DELETE", "/v1/tensors/x", headers=keys["carl"]).status_code == 403
         assert app.get("/v1/tensors", headers=keys["carl"]).json() == {"tensors": []}
 
@@ -476,6 +522,40 @@ def test_what_a_caller_may_hold_is_limited(settings: Mapping[str, int], setting:
         assert app.service.admission.bytes_in_flight == 2 * X.nbytes
         app.request("DELETE", "/v1/tensors/a")
         assert hold(app, "c").status_code == 201
+
+
+def test_a_tensor_that_is_still_read_counts_without_its_name() -> None:
+    with http_app(backend="numpy", max_held_tensor_bytes=2 * X.nbytes + 1) as app:
+        assert [hold(app, name).status_code for name in ("a", "b")] == [201, 201]
+        tensor = app.service.tensors.find("", "a")
+        tensor.acquire()
+        assert app.request("DELETE", "/v1/tensors/a").status_code == 204
+        assert_problem(hold(app, "c"), 507, "insufficient-storage")
+        assert app.request("DELETE", "/v1/tensors/b").status_code == 204
+        assert hold(app, "c").status_code == 201
+        assert_problem(hold(app, "c", X, "?replace=true"), 507, "insufficient-storage")
+        tensor.release()
+        assert hold(app, "d").status_code == 201
+        for name in ("c", "d"):
+            app.request("DELETE", f"/v1/tensors/{name}")
+        assert app.service.tensors.size_in_bytes == app.service.admission.bytes_in_flight == 0
+        assert [hold(app, name).status_code for name in ("e", "f")] == [201, 201]
+
+
+def test_a_graph_finds_no_room_beside_held_tensors() -> None:
+    x = np.zeros(3 << 18, np.float32)
+    limits = {"memory_bytes": 32 << 20, "caller_share": 1, "max_held_tensor_bytes": 1 << 30}
+    constant = {"dtype": "F32", "shape": [1 << 14], "data": [0] * (1 << 14)}
+    nodes = [{"name": "sum", "op_type": "Add", "inputs": ["a", "c"]}]
+    graph = {"inputs": {"a": {}}, "constants": {"c": constant}, "nodes": nodes, "outputs": {"sum": "sum"}}
+    with http_app(backend="numpy", **limits) as app:
+        assert [hold(app, f"x{number}", x).status_code for number in range(5)] == [201] * 5
+        assert hold(app, "rest", np.zeros(1000 << 10, np.uint8)).status_code == 201
+        answer = app.request("PUT", "/v1/graphs/sum", content=json.dumps(graph), headers=JSON)
+        problem = assert_problem(answer, 507, "insufficient-storage")
+        assert problem["setting"] == "TENSORPOST_MEMORY_BYTES, half of it"
+        assert app.request("DELETE", "/v1/tensors/x0").status_code == 204
+        assert app.request("PUT", "/v1/graphs/sum", content=json.dumps(graph), headers=JSON).status_code == 201
 
 
 def test_held_tensors_leave_half_of_the_memory_to_requests() -> None:

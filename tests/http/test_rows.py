@@ -111,6 +111,12 @@ def test_the_tag_is_the_digest_that_the_wire_defines_and_the_backend(app: AppCli
     assert tag_of(app.post(f"{TILE}&rows=0:1", body)) == f'"{hashlib.sha256(lines + body).hexdigest()}-numpy"'
 
 
+@pytest.mark.parametrize("name", ["rows", "r%6fws", "%72%6F%77%73"])
+def test_the_tag_tells_tensors_apart_however_the_name_is_encoded(app: AppClient, name: str) -> None:
+    tags = [tag_of(app.post(f"{TILE}&{name}=7:", npy_bytes(X + add))) for add in (0, 1, 0)]
+    assert tags[0] == tags[2] != tags[1]
+
+
 def test_the_rest_is_sent_to_a_caller_with_the_tag(app: AppClient) -> None:
     first = app.post(f"{TILE}&rows=:50", npy_bytes(X))
     rest = app.post(f"{TILE}&rows=50:", npy_bytes(X), {**NPY, "if-range": tag_of(first)})

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tensorpost.values.problems import LimitExceeded, TooBusy
+from tensorpost.values.problems import InsufficientStorage, LimitExceeded, TooBusy
 
 from .buffer_pool import BufferPool
 
@@ -188,17 +188,25 @@ class Admission:
 
         Raises:
             LimitExceeded: more than half of the budget.
-            TooBusy: more than is free now, of the budget or of that half.
+            InsufficientStorage: more than is left of that half; waiting does not change that.
+            TooBusy: more than is free of the budget now.
         """
         most = self.memory_bytes // 2
         if size_in_bytes > most:
             raise LimitExceeded.of(
                 "the memory that is kept", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
             )
-        free = min(self.memory_bytes - self.bytes_in_flight, most - self.kept_bytes)
+        if self.kept_bytes + size_in_bytes > most:
+            setting, actual = "TENSORPOST_MEMORY_BYTES, half of it", self.kept_bytes + size_in_bytes
+            raise InsufficientStorage(
+                f"the memory of all that stays here would be {actual:,} bytes, and this server allows {most:,} "
+                f"(setting {setting}); delete held tensors or stored graphs",
+                extra={"limit": most, "actual": actual, "setting": setting},
+            )
+        free = self.memory_bytes - self.bytes_in_flight
         if size_in_bytes > free:
             raise self._busy(
-                f"{size_in_bytes:,} bytes are to be kept, and {free:,} of {most:,} are free for that now",
+                f"{size_in_bytes:,} bytes are to be kept, and {free:,} of {self.memory_bytes:,} are free now",
                 "TENSORPOST_MEMORY_BYTES",
             )
         self.bytes_in_flight += size_in_bytes

@@ -36,6 +36,7 @@ from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .response_sender import ResponseSender
 from .row_answers import check_tag, part_of
 from .service import Service
+from .wires.call_parser import has_parameter
 from .wires.wire import Wire
 
 JSON_BYTES_PER_TEXT_BYTE = 8
@@ -155,7 +156,7 @@ class Execution:
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, self.watch
         )
-        if b"rows=" in self._scope["query_string"]:
+        if has_parameter(self.query, "rows"):
             body.keep()  # for the call's digest
             if chunks is None and receive_into(self._scope) is None:
                 self.reserve(length)  # its parts are kept beside the tensors that are made of them

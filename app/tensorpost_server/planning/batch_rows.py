@@ -10,43 +10,70 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensorpost.values.graph import Graph, GraphConstant, GraphInput, NodeOutput
+import numpy as np
+
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.proto_node import OnnxProtoNode
+from tensorpost.values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput
 from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Operation
 from tensorpost.values.problems import TensorpostError
 
 from ..forms.arrays import BoxFunction
+from ..operators.onnx_runtime import LIBRARY, OPTIMIZED_LIBRARY
+from .library_rows import library_mixes
 from .step import PlanStep
 
-_BATCHES = (2, 3)
-"""Two counts of rows: what is the same for both does not depend on the count."""
-_COMPARED_BYTES = 1 << 20
-"""Constants up to here are compared by their bytes; larger ones are weights, which no exporter computes from sizes."""
+_BATCHES = (2, 3, 1)
+"""Counts of rows that are compared, beside the most that calls are joined to; two rows are the first to tell most."""
+_SIZES = frozenset({"ends", "input", "limit", "repeats", "shape", "sizes", "split", "tiles"})
+"""Small inputs that decide nothing but sizes, which may depend on the number of rows."""
 
 
-def why_rows_mix(graph_of: Callable[[int], Graph]) -> str | None:
+def why_rows_mix(graph_of: Callable[[int], Graph], most_rows: int) -> str | None:
     """Why calls of a graph cannot be joined; None if they can.
 
-    Forms say what they read (`Form.reads`), and some operators are known. Of a node that a library computes (ONNX
-    Runtime), only the sizes are looked at: whoever stores the graph answers for it.
+    Forms say what they read (`Form.reads`), and some operators are known. Of a node that ONNX Runtime computes, the
+    sizes and what is known of its operator (`library_mixes`) are looked at: whoever stores the graph answers for it.
 
     Args:
         graph_of: makes the graph for a batch of so many rows.
+        most_rows: the most rows that calls are joined to.
     """
-    try:
-        graphs = [graph_of(rows) for rows in _BATCHES]
-    except TensorpostError as error:
-        return f"it cannot be computed for batches of {_BATCHES[0]} and {_BATCHES[1]} rows: {error.detail}"
-    for graph, rows in zip(graphs, _BATCHES, strict=True):
+    batches = [*dict.fromkeys((*_BATCHES, most_rows))]
+    graphs: list[Graph] = []
+    for rows in batches:
+        try:
+            graphs.append(graph_of(rows))
+        except TensorpostError as error:
+            return f"it cannot be computed for a batch of {rows:,} rows: {error.detail}"
+    for graph, rows in zip(graphs, batches, strict=True):
         for slot in (*graph.inputs, *graph.output_slots):
             if not slot.layout.sizes or slot.layout.sizes[0] != rows:
                 return f"the first size of {slot.name!r} is not that of the batch"
-    walked = [_walk(graph, rows) for graph, rows in zip(graphs, _BATCHES, strict=True)]
+    walked = [_walk(graph, rows) for graph, rows in zip(graphs, batches, strict=True)]
     for found in walked:
         if isinstance(found, str):
             return found
-    if walked[0] != walked[1]:
+    if any(found != walked[0] for found in walked[1:]):
         return "the size of a row in it, or a constant, depends on the number of rows"
     return None
+
+
+class _ConstantBytes:
+    """A constant, equal to one of the same bytes; those of a stored graph lie at the same place in all its graphs."""
+
+    __slots__ = ("_array", "_layout")
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, layout: Layout, data: bytes | memoryview) -> None:
+        self._layout, self._array = layout, np.frombuffer(data, np.uint8)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _ConstantBytes) or self._layout != other._layout:
+            return False
+        one, two = self._array, other._array
+        return (one.ctypes.data == two.ctypes.data and one.size == two.size) or np.array_equal(one, two)
 
 
 def _walk(graph: Graph, rows: int) -> list[object] | str:
@@ -56,9 +83,15 @@ def _walk(graph: Graph, rows: int) -> list[object] | str:
     for number, node in enumerate(graph.nodes):
         step = PlanStep.of(node)
         inputs = [isinstance(source, GraphInput) or source in varying for source in step.sources]
+        for source in step.sources:
+            constant = isinstance(source, GraphConstant)
+            found.append(_constant(graph, source) if constant else source)
         if not any(inputs):
             found.append(node.operation)
             continue
+        found.append(_fixed_part(node.operation))
+        if _mixes_by_library(graph, node, step, inputs):
+            return f"the node {node.name!r} ({node.operation.op_type}) computes rows together, or draws numbers"
         for index, slot in enumerate(step.outputs):
             if not _is_cut(slot.layout, rows) or not _reads_rows(step, node.operation.op_type, inputs, index, rows):
                 return (
@@ -68,14 +101,39 @@ def _walk(graph: Graph, rows: int) -> list[object] | str:
             first, *others = slot.layout.sizes
             found.append((first // rows, *others))
             varying.add(NodeOutput(number, index))
-        for source in step.sources:
-            if isinstance(source, GraphConstant):
-                slot, data = graph.constants[source.index]
-                found.append((slot.layout, bytes(data) if len(data) <= _COMPARED_BYTES else len(data)))
     for ref, name in zip(graph.outputs, graph.output_names, strict=True):
         if ref not in varying:
             return f"the output {name!r} does not depend on the inputs"
     return found
+
+
+def _constant(graph: Graph, source: GraphConstant) -> _ConstantBytes:
+    slot, data = graph.constants[source.index]
+    return _ConstantBytes(slot.layout, data)
+
+
+def _fixed_part(operation: Operation) -> object:
+    """What an operation computes beside the sizes of its tensors."""
+    if not isinstance(operation, OnnxNode):
+        return operation.op_type
+    values = [(name, value) for name, value in operation.values if name not in _SIZES]
+    model = operation.model if isinstance(operation, OnnxProtoNode) else b""
+    return operation.op_type, operation.attributes, values, model
+
+
+def _mixes_by_library(graph: Graph, node: Node, step: PlanStep, varying: Sequence[bool]) -> bool:
+    """Whether ONNX Runtime computes the node, and its rows are known not to stay apart."""
+
+    def constant(place: int) -> bytes | None:
+        source = step.sources[place]
+        return bytes(graph.constants[source.index][1]) if isinstance(source, GraphConstant) else None
+
+    operation = node.operation
+    return _is_by_library(step) and isinstance(operation, OnnxNode) and library_mixes(operation, varying, constant)
+
+
+def _is_by_library(step: PlanStep) -> bool:
+    return step.form.library in (LIBRARY, OPTIMIZED_LIBRARY)
 
 
 def _is_cut(layout: Layout, rows: int) -> bool:
@@ -86,7 +144,7 @@ def _is_cut(layout: Layout, rows: int) -> bool:
 def _reads_rows(step: PlanStep, operator: str, varying: Sequence[bool], output: int, rows: int) -> bool:
     """Whether each row of an output is computed from the same rows of those inputs that vary."""
     form = step.form
-    if form.library:
+    if _is_by_library(step):
         return all(_is_cut(slot.layout, rows) for slot, varies in zip(step.inputs, varying, strict=True) if varies)
     if form.computed_whole:
         return False
@@ -95,7 +153,7 @@ def _reads_rows(step: PlanStep, operator: str, varying: Sequence[bool], output: 
         return operator in _RULES and cut and _RULES[operator](dict(form.parameters), step, varying)
     sizes = step.outputs[output].layout.sizes
     each = sizes[0] // rows
-    for row in range(rows):
+    for row in sorted({0, 1 % rows, rows // 2, rows - 1}):
         box = ((row * each, (row + 1) * each), *[(0, size) for size in sizes[1:]])
         for place, read in enumerate(form.reads(box, output)):
             if not varying[place]:

@@ -144,7 +144,7 @@ def part_of_box(layout: Layout, items: BoxItems) -> BoxPart:
         count = len(range(start, stop, step))
         begin += start * stride if count else 0
         sizes.append(count)
-        strides.append(stride * step)
+        strides.append(stride * step if count > 1 else 0)  # a step beyond the axis may be of any size
     if 0 in sizes:
         return BoxPart(0, Layout.row_major(layout.data_type, sizes))
     packed = all(

@@ -113,6 +113,18 @@ def read_query(query: str) -> dict[str, str]:
     return sent
 
 
+def has_parameter(query: str, name: str) -> bool:
+    """Whether a query string has a parameter, in whatever way its name is encoded.
+
+    Args:
+        query: the query string, undecoded.
+        name: letters.
+    """
+    if "%" not in query:
+        return name in query and any(part.partition("=")[0] == name for part in query.split("&"))
+    return any(each == name for each, _ in QueryParams(query).multi_items())
+
+
 def refuse_unknown(sent: Mapping[str, object], known: Sequence[str]) -> None:
     """Refuse parameters that there are not.
 

@@ -181,6 +181,7 @@ class GraphStore:
         Raises:
             InvalidParameter: the name cannot be used.
             LimitExceeded: there are too many, or they take too much memory.
+            InsufficientStorage: what stays on the server has taken its half of the memory.
             TooBusy: the memory is not there now.
             MethodNotAllowed: the name is one of the server's own graphs.
         """

@@ -113,11 +113,10 @@ class KeptAnswer:
         raise AssertionError("the answer does not stream")
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
-        """See `Answer.whole`: the tensors get their names, and are described."""
-        kept: dict[str, Any] = {}
-        for slot, place in zip(self.graph.output_slots, self._places, strict=True):
-            tensor, _ = place.finish()
-            kept[slot.name] = tensor.describe()
+        """See `Answer.whole`: the tensors get their names, all of them or none, and are described."""
+        tensors = self.tensors.store.finish(self._places)
+        slots = self.graph.output_slots
+        kept = {slot.name: tensor.describe() for slot, tensor in zip(slots, tensors, strict=True)}
         document: Mapping[str, Any] = {
             "backend": worker.computed_by(plan), "device": worker.backend.device, "tensors": kept
         }  # fmt: skip

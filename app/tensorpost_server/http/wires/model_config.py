@@ -131,14 +131,14 @@ def check_batches(source: GraphSource, batches: BatchSettings) -> None:
             )
     if batches.max_queue_delay_microseconds is None:
         return
-    if (reason := _why_not_joined(source)) is not None:
+    if (reason := _why_not_joined(source, batches.max_batch_size)) is not None:
         raise InvalidParameter(
             f"calls cannot be joined: {reason}; leave out max_batch_size or dynamic_batching",
             extra={"parameter": "max_batch_size"},
         )
 
 
-def _why_not_joined(source: GraphSource) -> str | None:
+def _why_not_joined(source: GraphSource, most_rows: int) -> str | None:
     reason: str | None = "the sizes or types of its inputs are not known"
     for size in _TRIAL_SIZES:
 
@@ -149,7 +149,7 @@ def _why_not_joined(source: GraphSource) -> str | None:
                 sent[name] = Layout.row_major(row or _FLOAT32, (rows, *sizes))
             return source.graph(sent, {}, None, NEWEST, source.node_count)
 
-        reason = why_rows_mix(graph_of)
+        reason = why_rows_mix(graph_of, most_rows)
         if reason is None:
             return None
     return reason
@@ -245,6 +245,6 @@ def _delay(batching: object) -> int | None:
 
 def _whole(value: object) -> int | None:
     """A whole number; protobuf writes those of 64 bits as texts."""
-    if isinstance(value, str) and value.removeprefix("-").isdigit() and len(value) <= 20:
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) <= 20:
         return int(value)
     return value if type(value) is int else None

@@ -40,6 +40,7 @@ from .call_parser import (
     CallParser,
     Dialect,
     as_document,
+    has_parameter,
     npy_tensor,
     numbered_names,
     read_document,
@@ -118,7 +119,7 @@ class OperatorWire:
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
         assert isinstance(format_, RequestFormat)
         assert self._parser is not None
-        if "keep=" in context.query or may_refer(context.query):
+        if has_parameter(context.query, "keep") or may_refer(context.query):
             await self._read_held(context, self._parser)
         media_type, body, settings, threads = format_.request, context.body, context.settings, context.parsing
         if self.takes_long:
@@ -221,6 +222,8 @@ class OperatorWire:
         for name in self._in_query:
             del parameters[name]
         keep = KeepRequest.of(parameters)
+        if keep is not None:
+            self._tensors.check_keep()
         if self._held:
             known = {tensor.name for tensor in tensors}
             if twice := [each.name for each in self._held if each.name in known]:

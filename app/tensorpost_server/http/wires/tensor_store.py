@@ -106,7 +106,12 @@ class StoredTensor:
 
 @dataclass(slots=True)
 class _Use:
-    """What a caller's tensors take, those that are being received included."""
+    """What a caller's tensors take.
+
+    Attributes:
+        tensors: how many have a name, or are being received.
+        bytes: their memory, and that of tensors without a name which requests still read.
+    """
 
     tensors: int = 0
     bytes: int = 0
@@ -142,8 +147,12 @@ class TensorPlace:
             TensorExists: another request has made one of this name meanwhile.
         """
         replaced = self._store.add(self)
-        self._is_open = False
+        self.end()
         return replaced
+
+    def end(self) -> None:
+        """The tensor is there, and has the room."""
+        self._is_open = False
 
     def close(self) -> None:
         """Give the room back, unless the tensor is there."""
@@ -287,6 +296,16 @@ class TensorStore:
         self._tensors[key] = tensor
         return tensor, before is not None
 
+    def finish(self, places: Sequence[TensorPlace]) -> list[StoredTensor]:
+        """Give several tensors their names, all of them or none; all of their bytes have been written.
+
+        Raises:
+            TensorExists: another request has made one of these names meanwhile.
+        """
+        for place in places:
+            self.check_new(place.owner, place.name, replaces=place.replaces)
+        return [place.finish()[0] for place in places]
+
     def delete(self, owner: str, name: str) -> None:
         """Take a tensor's name away.
 
@@ -319,8 +338,7 @@ class TensorStore:
         """End what `place` has counted: of a tensor with or without its name."""
         self.size_in_bytes -= size_in_bytes
         self.admission.give_back(size_in_bytes)
-        if named:
-            self._uncount(owner, size_in_bytes)
+        self._uncount(owner, int(named), size_in_bytes)
 
     def _over(self, tensor: StoredTensor, now: float) -> str | None:
         """Why a tensor is not to be kept any longer."""
@@ -350,16 +368,18 @@ class TensorStore:
         self.dropped[reason] += 1
         if reason != "replaced":
             self._gone.put(key, (reason, time.time()))
-        self._uncount(tensor.owner, tensor.layout.size_in_bytes)
+        self._uncount(tensor.owner, 1, 0)
         tensor.release()
 
     def _freed(self, tensor: StoredTensor) -> None:
         self.give_back(tensor.owner, tensor.layout.size_in_bytes, named=False)
 
-    def _uncount(self, owner: str, size_in_bytes: int) -> None:
+    def _uncount(self, owner: str, tensors: int, size_in_bytes: int) -> None:
+        if not tensors and not size_in_bytes:
+            return  # nothing of an empty tensor is counted beside its name
         use = self._uses[owner]
-        use.tensors, use.bytes = use.tensors - 1, use.bytes - size_in_bytes
-        if not use.tensors:
+        use.tensors, use.bytes = use.tensors - tensors, use.bytes - size_in_bytes
+        if not use.tensors and not use.bytes:
             del self._uses[owner]
 
 
