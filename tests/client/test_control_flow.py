@@ -420,7 +420,7 @@ def run(app: AppClient, model: onnx.ModelProto) -> Any:
 def test_a_document_with_another_model_in_it_is_refused(app: AppClient) -> None:
     call = model_call(counted_loop(), {"x": X}, None)
     document = dict(call.document)
-    for proto, words in (("", "one node as base64"), ("%%", "one node as base64"), ("AAAA", "no ONNX model")):
+    for proto, words in (("", "one node as base64"), ("%%", "one node as base64"), ("AAAA", "not an ONNX model")):
         nodes = [each | {"proto": proto} if "proto" in each else each for each in document["nodes"]]
         answer = app.post("/v1/validate", json.dumps(document | {"nodes": nodes}).encode(), JSON)
         assert answer.json()["valid"] is False, answer.text

@@ -391,7 +391,7 @@ class DeviceRun:
 
 
 def _group_ends(stages: Sequence[Stage], *, joined: bool) -> list[int]:
-    """For each stage the last one that is computed together with it.
+    """The last stage, for each stage, that is computed together with it.
 
     Args:
         stages: the plan's.

@@ -110,7 +110,7 @@ def bias_form(sizes: Sequence[int], data_type: str) -> Pointwise:
     """The form that adds a bias to what a convolution made.
 
     Args:
-        sizes: of the convolution's output.
+        sizes: sizes of the convolution's output.
         data_type: NumPy name of its type.
     """
     channels, wide_type = (1, sizes[1], *[1] * (len(sizes) - 2)), "float32" if data_type == "float16" else data_type

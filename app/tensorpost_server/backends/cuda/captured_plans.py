@@ -28,17 +28,17 @@ from ..base import RunInput, RunWithoutStages, plain_memory
 from ..device_run import RunMemory, as_operand, elements_of
 
 MOST_BYTES = 1 << 20
-"""Of the outputs together, which are no slices then; and of the inputs together of a plan of few steps."""
+"""Most bytes of the outputs together, which are no slices then; and of the inputs together of a plan of few steps."""
 MOST_INPUT_BYTES = 64 << 20
-"""Of the inputs together of a plan of many steps: above, their copies take the time."""
+"""Most bytes of the inputs together of a plan of many steps: above, their copies take the time."""
 MANY_STEPS = 8
 MOST_WORK = 1 << 39
-"""Of a plan, which nothing interrupts: some tens of milliseconds of an H100."""
+"""Most work of a plan, which nothing interrupts: some tens of milliseconds of an H100."""
 STAGED_BYTES = 256 << 10
-"""Of the inputs and of the outputs together, up to which their copies are part of the launch, by way of page-locked
-memory that belongs to the captured plan; larger ones are copied from where they are."""
+"""Bytes of the inputs and of the outputs together, up to which their copies are part of the launch, by way of
+page-locked memory that belongs to the captured plan; larger ones are copied from where they are."""
 MOST_SHARE, MOST_SHARE_EACH = 8, 32
-"""Of the device's memory, what captured plans may take together: an eighth; and one of them: a thirty-second."""
+"""Parts of the device's memory that captured plans may take together, an eighth, and one of them, a thirty-second."""
 RUNS_BEFORE = 3
 """Runs of a plan before it is captured: capturing takes as long as some runs, and most plans come once."""
 MOST_CAPTURED = 64
@@ -434,7 +434,7 @@ def is_capturable(plan: Plan, memory_bytes: int) -> bool:
 
     Args:
         plan: the plan.
-        memory_bytes: of the device.
+        memory_bytes: memory of the device, bytes.
     """
     most_input = MOST_INPUT_BYTES if len(plan.steps) >= MANY_STEPS else MOST_BYTES
     held = plan.input_bytes + plan.output_bytes + plan.held_bytes + plan.streamed_bytes
@@ -498,7 +498,7 @@ class _CopyEnd(ctypes.Structure):
 
 
 class _CopyParameters(ctypes.Structure):
-    """`CUDA_MEMCPY3D`."""
+    """The struct `CUDA_MEMCPY3D`."""
 
     _fields_ = (
         ("source", _CopyEnd), ("target", _CopyEnd), ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),

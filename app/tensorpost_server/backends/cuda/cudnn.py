@@ -38,7 +38,7 @@ class CudnnError(RuntimeError):
 
 
 class _Algorithm(ctypes.Structure):
-    """`cudnnConvolutionFwdAlgoPerf_t`."""
+    """The struct `cudnnConvolutionFwdAlgoPerf_t`."""
 
     _fields_ = (
         ("algo", ctypes.c_int), ("status", ctypes.c_int), ("time", ctypes.c_float), ("memory", ctypes.c_size_t),
@@ -51,7 +51,7 @@ class _Prepared:
 
     Attributes:
         x: `cudnnTensorDescriptor_t` of the input.
-        y: that of the output.
+        y: the same of the output.
         filters: `cudnnFilterDescriptor_t`.
         convolution: `cudnnConvolutionDescriptor_t`.
         algorithm: `cudnnConvolutionFwdAlgo_t`.

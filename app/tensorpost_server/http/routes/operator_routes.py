@@ -419,7 +419,7 @@ def _graph_verdict(
     try:
         graph = read_graph(document, None, level=level, most_nodes=most_nodes)
     except InvalidDescriptor as error:
-        return _verdict(level, error.violations) | {"nodes": None}, None
+        return _verdict(level, error.violations) | {"nodes": None, "onnx_runtime": None}, None
     nodes = {node.name: _tensor_entries(node.operation.outputs) for node in graph.nodes}
     lowest, omitted = lowest_level_of(graph), omitted_fields(document, graph)
     found = [violation for each in omitted for violation in each.violations] if strict else []
