@@ -104,6 +104,8 @@ def box_in_box(sizes: Sequence[int], outer: BoxItems, inner: BoxItems) -> BoxIte
 
 
 def _slice_of(entries: range) -> slice:
+    if len(entries) < 2:  # whose step may be too large to be written
+        return slice(entries.start, entries.start + len(entries), None)
     return slice(entries.start, entries.stop, None if entries.step == 1 else entries.step)
 
 
