@@ -118,7 +118,7 @@ def has_parameter(query: str, name: str) -> bool:
 
     Args:
         query: the query string, undecoded.
-        name: letters.
+        name: name of the parameter, letters.
     """
     if "%" not in query:
         return name in query and any(part.partition("=")[0] == name for part in query.split("&"))
