@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from tests.support.http_app import JSON, NPY, AppClient, assert_problem, eventua
 
 from tensorpost import Client
 from tensorpost.problems import TooBusy
+from tensorpost_server import commands
 from tensorpost_server.engine import Ticket
 
 SIDE = 512  # so that a call is not computed at once by the event loop
@@ -114,6 +116,30 @@ def test_each_call_gets_its_own_rows(app: AppClient, delay: int) -> None:
     assert 8 <= computed < 20  # 60 rows, at most 8 in each
     kept = app.service.graphs.find("", "product").size_in_bytes
     assert app.service.admission.bytes_in_flight == kept
+
+
+def test_executions_are_counted_for_each_caller_and_door(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = {name: {"x-api-key": commands.add_key(file, name, scopes=("run", "graphs"))} for name in ("alice", "bob")}
+    folder = tmp_path / "graphs"
+    (folder / "product" / "1").mkdir(parents=True)
+    (folder / "product" / "1" / "model.safetensors").write_bytes(weighted(PRODUCT, w=W))
+    config = {"max_batch_size": 64, "dynamic_batching": {"max_queue_delay_microseconds": 500_000}}
+    (folder / "product" / "config.json").write_text(json.dumps(config))
+    with http_app(backend="numpy", keys_file=file, graphs=folder) as app:
+
+        def infer(caller: str) -> Awaitable[httpx.Response]:
+            document = {"inputs": [{"name": "x", "shape": [1, SIDE], "datatype": "FP32", "data": [1.0] * SIDE}]}
+            return app.client.post("/v2/models/product/infer", json=document, headers=keys[caller])
+
+        calls: list[Awaitable[Any]] = [infer("alice") for _ in range(3)] + [infer("bob") for _ in range(2)]
+        calls += [post(app, "product", rows(), **keys["alice"], **NPZ) for _ in range(5)]
+        assert [answer.status_code for answer in together(app, calls)] == [200] * 10
+        assert batches(app, "product") == (10, 1)
+        for caller, count in (("alice", 3), ("bob", 2)):
+            answer = app.get("/v2/models/product/stats", headers=keys[caller])
+            (found,) = answer.json()["model_stats"]
+            assert (found["inference_count"], found["execution_count"]) == (count, 1)
 
 
 def test_calls_are_not_joined_unless_that_was_asked_for(app: AppClient) -> None:

@@ -198,6 +198,20 @@ def test_a_box_is_what_numpy_slices(app: AppClient, box: str) -> None:
     np.testing.assert_array_equal(read(app, "x", box), expected)
 
 
+@pytest.mark.parametrize("query", ["keep=y", "ke%65p=y", "keep", "rows=0:1", "backend=numpy", "a=@x", "replace=true"])
+def test_an_inference_takes_no_parameters_of_v1(app: AppClient, query: str) -> None:
+    hold(app, "x")
+    app.request("PUT", "/v1/graphs/sum", content=json.dumps(SUM), headers=JSON)
+    inputs = [{"name": name, "shape": [2], "datatype": "FP32", "data": [1, 2]} for name in "ab"]
+    body = json.dumps({"inputs": inputs}).encode()
+    refused = app.post(f"/v2/models/sum/infer?{query}", body, JSON)
+    name = query.partition("=")[0].replace("%65", "e")
+    assert refused.status_code == 400, refused.text
+    assert f"no query parameter {name!r}" in refused.json()["error"]
+    assert app.service.tensors.count == 1
+    assert app.post("/v2/models/sum/infer?trace=1", body, JSON).status_code == 200
+
+
 def test_a_box_in_every_form(app: AppClient) -> None:
     hold(app, "x")
     expected = X[:, 1, ::2]

@@ -318,8 +318,8 @@ def test_stored_graphs_leave_half_of_the_memory_to_requests() -> None:
     with http_app(backend="numpy", memory_bytes=32 << 20, caller_share=1) as app:
         answers = [store(app, f"g{number}", weights, FRAME) for number in range(6)]
         assert [answer.status_code for answer in answers] == [201] * 5 + [507]  # of 3 MiB each, 16 MiB may stay
-        problem = assert_problem(answers[5], 429, "too-busy")
-        assert problem["setting"] == "TENSORPOST_MEMORY_BYTES"
+        problem = assert_problem(answers[5], 507, "insufficient-storage")
+        assert problem["setting"] == "TENSORPOST_MEMORY_BYTES, half of it"
         app.request("DELETE", "/v1/graphs/g0")
         assert store(app, "g5", weights, FRAME).status_code == 201
     with http_app(backend="numpy", memory_bytes=4 << 20) as app:

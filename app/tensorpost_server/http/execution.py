@@ -484,14 +484,16 @@ class Execution:
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
     ) -> AsyncGenerator[memoryview]:
         """The outputs' bytes, computed together with other calls."""
-        part = await self._service.batches.run(prepared, worker, inputs, self._caller, self.reserve)
+        service, door = self._service, type(self._wire)
+        counted_by = service.owner_of(self._scope), door
+        part = await service.batches.run(prepared, worker, inputs, self._caller, counted_by, self.reserve)
         if part is None:
             self.reserve(worker.backend.held_bytes(prepared.plan))
             async with aclosing(self._run_alone(prepared, worker, inputs)) as slices:
                 async for block in slices:
                     yield block
             return
-        self._observation.steps = part.steps
+        self._observation.steps, self._observation.is_joined = part.steps, not part.is_first
         for block in part.pieces(self.settings.slice_bytes):
             yield block
 

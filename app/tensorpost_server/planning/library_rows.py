@@ -89,8 +89,8 @@ def _tables(node: OnnxNode, varying: Sequence[bool], _constant: Callable[[int], 
     return len(node.tensors) > len(("X", "cos_cache", "sin_cache")) and any(varying[1:3])
 
 
-_KeepsRowsApart = Callable[[OnnxNode, Sequence[bool], Callable[[int], bytes | None]], bool]
-_RULES: Mapping[str, _KeepsRowsApart] = {
+_MixRule = Callable[[OnnxNode, Sequence[bool], Callable[[int], bytes | None]], bool]
+_RULES: Mapping[str, _MixRule] = {
     "BatchNormalization": _training, "Dropout": _training, "Einsum": _einsum, "LayerNormalization": _along_rows,
     "LpNormalization": _along_rows, "MaxPool": _places, "MeanVarianceNormalization": _along_rows,
     "RMSNormalization": _along_rows, "RotaryEmbedding": _tables,

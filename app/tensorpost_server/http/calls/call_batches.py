@@ -38,10 +38,12 @@ class JoinedPart(NamedTuple):
     Attributes:
         blocks: the bytes of each output.
         steps: the times of the batch's steps.
+        is_first: whether no call before it in the batch has the same caller and came by the same door.
     """
 
     blocks: Sequence[memoryview]
     steps: StepTimes
+    is_first: bool
 
     def pieces(self, size_in_bytes: int) -> Iterator[memoryview]:
         """The bytes of the outputs in order, in pieces of at most this size."""
@@ -64,6 +66,7 @@ class _WaitingCall:
     """A call that waits for its outputs.
 
     Attributes:
+        counted_by: whose batches it is counted among: the caller, and the door.
         since: when it came, by the event loop's clock.
         reserve: reserves memory for it.
         reserved: bytes that were reserved for its part of a batch.
@@ -74,6 +77,7 @@ class _WaitingCall:
     inputs: Sequence[memoryview]
     rows: int
     caller: str
+    counted_by: Hashable
     since: float
     reserve: Callable[[int], object]
     reserved: int
@@ -121,7 +125,7 @@ class CallBatches:
         return sum([len(queue.computed) for queue in self._queues.values()])
 
     async def run(
-        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview], caller: str,
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview], caller: str, counted_by: Hashable,
         reserve: Callable[[int], object],
     ) -> JoinedPart | None:  # fmt: skip
         """Compute a call with others that wait. If it is cancelled, the others go on.
@@ -131,6 +135,7 @@ class CallBatches:
             worker: the worker that it was given to.
             inputs: its tensors, in the order of the plan's inputs.
             caller: whose call it is.
+            counted_by: whose batches it is counted among: the caller, and the door.
             reserve: reserves memory for the call, bytes.
 
         Returns:
@@ -151,7 +156,9 @@ class CallBatches:
             tuple([each.name for each in plan.outputs]),
         ))  # fmt: skip
         loop = asyncio.get_running_loop()
-        call = _WaitingCall(prepared, inputs, rows, caller, loop.time(), reserve, reserved, loop.create_future())
+        call = _WaitingCall(
+            prepared, inputs, rows, caller, counted_by, loop.time(), reserve, reserved, loop.create_future()
+        )
         queue.waiting.append(call)
         self._go_on(queue)
         try:
@@ -271,7 +278,13 @@ class CallBatches:
             async for block in slices:
                 target.send(block)
         stored.count_batch(len(calls))
-        return [JoinedPart(blocks, steps) for blocks in outputs]
+        parts, counted = list[JoinedPart](), set[Hashable]()
+        for call, blocks in zip(calls, outputs, strict=True):
+            is_first = not call.answer.done() and call.counted_by not in counted
+            if is_first:
+                counted.add(call.counted_by)
+            parts.append(JoinedPart(blocks, steps, is_first))
+        return parts
 
     async def _plan(self, queue: _CallQueue, calls: Sequence[_WaitingCall], stored: KeptGraph) -> Plan:
         rows = sum([call.rows for call in calls])

@@ -59,6 +59,7 @@ class RequestRecord(NamedTuple):
         trace: what its spans need beside that; None where traces are off, and for a replayed call.
         opset_version: see `Operation.opset_version`; None too if the call was refused before it was planned.
         graph: the nodes of a graph, and how long its steps took; None if it was no graph, or not planned.
+        is_joined: whether it was computed in a batch with an earlier call of the same caller by the same door.
     """
 
     ended: float
@@ -78,6 +79,7 @@ class RequestRecord(NamedTuple):
     trace: RequestTrace | None = None
     opset_version: int | None = None
     graph: GraphRecord | None = None
+    is_joined: bool = False
 
 
 class RequestTrace(NamedTuple):
@@ -121,8 +123,8 @@ class Observation:
     """
 
     __slots__ = (
-        "_begin", "_id", "backend", "operator", "opset_version", "reason", "received_bytes", "sent_bytes", "slices",
-        "stages", "status", "steps", "trace",
+        "_begin", "_id", "backend", "is_joined", "operator", "opset_version", "reason", "received_bytes", "sent_bytes",
+        "slices", "stages", "status", "steps", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
@@ -138,6 +140,7 @@ class Observation:
         self.stages = _NO_STAGES
         self.trace: RequestTrace | None = None
         self.steps: StepTimes | None = None
+        self.is_joined = False
 
     def sending(self, message: MutableMapping[str, Any]) -> None:
         """Take note of an ASGI message that is about to be sent."""
@@ -153,7 +156,7 @@ class Observation:
             time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
             self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
             time.perf_counter() - self._begin, self.trace, self.opset_version,
-            None if self.steps is None else self.steps.record(every_step=self.trace is not None),
+            None if self.steps is None else self.steps.record(every_step=self.trace is not None), self.is_joined,
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ..background_threads import CallerThreads
 from ..calls.byte_strings import decode_strings, read_strings
 from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
 from ..request_body import MOST_VALUE_BYTES, RequestBody
+from ..wires.call_parser import read_query
 from ..wires.held_inputs import CallerTensors, HeldReference
 from ..wires.wire import ReadContext
 from .content_coding import Coding, decompressed
@@ -35,6 +36,8 @@ from .shared_memory import AnyRegion, SharedMemory
 
 _INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
 _TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
+
+_PARAMETERS_OF_V1 = ("backend", "device", "keep", "replace", "rows")
 
 
 CODEC = "tensorpost.inference_codec"
@@ -133,6 +136,8 @@ class InferenceWire:
 
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
         assert isinstance(format_, InferFormat)
+        if context.query:
+            _refuse_parameters(self._model, context.query)
         settings, body = context.settings, context.body
         if format_.content_coding is not None:
             body = await _plain_body(context, format_.content_coding)
@@ -320,6 +325,21 @@ def _raw_request(model: Model, length: int) -> InferRequest:
     return InferRequest(
         "", {}, (InferInput(tensor.name, tensor.data_type, shape, binary_bytes=length),), binary_output=True
     )
+
+
+def _refuse_parameters(model: Model, query: str) -> None:
+    """Refuse parameters of the query that mean something in `/v1`; others are the protocol's users' own.
+
+    Raises:
+        InvalidParameter: there is one.
+    """
+    names = (*_PARAMETERS_OF_V1, *[tensor.name for tensor in model.inputs])
+    if (found := next((name for name in read_query(query) if name in names), None)) is not None:
+        raise InvalidParameter(
+            f"an inference has no query parameter {found[:60]!r}; options and references to held tensors go into the "
+            "JSON part, and keep and rows go with /v1",
+            extra={"parameter": found[:60]},
+        )
 
 
 def _elements_from_json(tensor: InferInput, index: int) -> memoryview:

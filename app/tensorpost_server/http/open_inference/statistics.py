@@ -24,10 +24,10 @@ _STAGES = {"queue": ("plan", "admit"), "compute_input": ("head", "receive"), "co
 class _Counts:
     """Numbers of one model."""
 
-    __slots__ = ("failed", "last", "nanoseconds", "served")
+    __slots__ = ("executed", "failed", "last", "nanoseconds", "served")
 
     def __init__(self) -> None:
-        self.served = self.failed = self.last = 0
+        self.executed = self.served = self.failed = self.last = 0
         self.nanoseconds = Counter[str]()
 
     def add(self, record: RequestRecord) -> None:
@@ -43,20 +43,20 @@ class _Counts:
             self.nanoseconds[name] += took
             parts += took
         self.served += 1
+        self.executed += not record.is_joined
         self.nanoseconds["success"] += max(whole, parts)
         self.nanoseconds["compute_output"] += max(0, whole - parts)
         self.last = round(record.ended * 1e3)
 
     def to_json(self, name: str, stored: StoreEntry | None) -> dict[str, Any]:
         served, ns = self.served, self.nanoseconds
-        joined = 0 if stored is None else stored.joined_calls - stored.batches_computed
         durations = ("success", "fail", *_STAGES, "compute_output")
         return {
             "name": name,
             "version": VERSION if stored is None else str(stored.version),
             "last_inference": self.last,
             "inference_count": served,
-            "execution_count": max(0, served - joined),
+            "execution_count": self.executed,
             "inference_stats": {
                 **{each: {"count": self.failed if each == "fail" else served, "ns": ns[each]} for each in durations},
                 "cache_hit": {"count": 0, "ns": 0},
