@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 
 from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise, SqueezedLines
@@ -243,7 +244,7 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
         return "strings have no fixed size"
     match form:
         case Copies():
-            element = None if form.fill_value is None else np.asarray(form.fill_element(np.dtype(outputs[0])))
+            element = None if form.fill_value is None else np.asarray(form.fill_element(data_type(outputs[0]).dtype))
             return lambda kernels: CopyPlanner(kernels, form, element)
         case Pointwise():
             return _expression(form, inputs, outputs[0])
