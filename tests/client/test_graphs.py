@@ -234,6 +234,10 @@ def test_a_graph_is_shown_as_a_table_and_as_a_picture(tmp_path: Path):
     assert {"x", "half", "<&y: Relu-14", "z: Mul-14", "float32 2x3"} <= set(texts)
     assert (boxes, lines) == (6, 5)  # an input, a constant, two nodes, two outputs; each reads one, z two
 
+    refused = CliRunner().invoke(command_line, ["graph", "show", str(source), "-o", str(tmp_path / "graph.png")])
+    assert refused.exit_code != 0
+    assert "write a name that ends in .svg" in " ".join(refused.output.split())
+    assert not (tmp_path / "graph.png").exists()
     refused = CliRunner().invoke(command_line, ["graph", "show", str(tmp_path / "none.json")])
     assert refused.exit_code != 0
     assert "none.json" in refused.output

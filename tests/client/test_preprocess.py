@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tensorpost import Client, MapProgress
 from tensorpost.command_line.cli import app as command_line
-from tensorpost.problems import InvalidFrame, InvalidParameter
+from tensorpost.problems import InvalidFrame, InvalidParameter, TensorpostError
 
 RNG = np.random.default_rng(11)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -129,6 +129,23 @@ def test_what_is_no_photograph_is_named(tp: Client, tmp_path: Path) -> None:
         tp.preprocess([np.zeros((2, 3))])
     with pytest.raises(InvalidFrame, match=r"notes\.txt is not a picture"):
         tp.preprocess([text])
+
+
+def test_a_bad_file_among_many_is_named(tp: Client, server_url: str, tmp_path: Path) -> None:
+    """Also where the server finds out that it is bad."""
+    files = [tmp_path / f"{name}.png" for name in ("good", "bad", "better")]
+    for file in files:
+        Image.fromarray(photo(40, 30)).save(file)
+    files[1].write_bytes(files[1].read_bytes()[:-2000])
+    with pytest.raises(TensorpostError, match=r"bad\.png: the body cannot be read as a picture"):
+        tp.preprocess(files, size=8)
+    with pytest.raises(TensorpostError, match=r"^inputs\[1\]: the body cannot be read as a picture"):
+        tp.preprocess([file.read_bytes() for file in files], size=8)
+    names = [*map(str, files)]
+    arguments = ["preprocess", *names, "-o", str(tmp_path / "batch.npy"), "--url", server_url, "--size", "8"]
+    found = CliRunner().invoke(command_line, arguments)
+    assert found.exit_code != 0
+    assert "bad.png: the body cannot be read" in "".join(found.output.split("\n")).replace("  ", " ")
 
 
 def test_on_the_command_line(server_url: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sized
@@ -74,7 +75,7 @@ async def in_order(
     """
     total = len(inputs) if isinstance(inputs, Sized) else None
     tasks = transport.runtime.tasks(in_flight)
-    begun: deque[Awaitable[ArraysByName]] = deque()
+    begun: deque[tuple[Any, Awaitable[ArraysByName]]] = deque()
     done = 0
     try:
         items = iter(inputs)
@@ -82,18 +83,28 @@ async def in_order(
         while not ended or begun:
             while not ended and len(begun) < in_flight:
                 for item in items:
-                    begun.append(tasks.start(partial(call, item)))
+                    begun.append((item, tasks.start(partial(call, item))))
                     break
                 else:
                     ended = True
             if begun:
-                result = await begun.popleft()
+                item, task = begun.popleft()
+                try:
+                    result = await task
+                except TensorpostError as error:
+                    error.detail = f"{_named(item, done)}: {error.detail}"
+                    raise
                 done += 1
                 if progress is not None:
                     progress(MapProgress(done, total))
                 yield result
     finally:
         await tasks.close()
+
+
+def _named(item: object, place: int) -> str:
+    """What messages call an input: the path of a file, or its place."""
+    return os.fspath(item) if isinstance(item, (str, os.PathLike)) else f"inputs[{place}]"
 
 
 async def repeated(

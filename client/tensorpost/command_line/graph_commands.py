@@ -215,6 +215,10 @@ def show_graph(read: Graph, output: str | None) -> None:
     from .files import destination
 
     if output is not None:
+        if output != "-" and not output.endswith(".svg"):
+            raise InvalidParameter(
+                f"the picture of a graph is SVG, and -o is {output!r}; write a name that ends in .svg"
+            )
         with destination(output) as file:
             file.write(svg_of(read).encode())
         return
