@@ -232,6 +232,18 @@ def test_a_captured_plan_is_forgotten_with_its_plan_and_when_memory_is_short(cup
     backend.close()
 
 
+def test_plans_are_counted_up_to_a_bound(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(captured_plans, "_MOST_COUNTED", 8)
+    backend, x = CudaBackend(), [memoryview(bytes(192))]
+    plans = [replace(chain(1)) for _ in range(10)]
+    counts: list[int] = []
+    for plan in plans:
+        backend.start(plan, x).close()
+        counts.append(len(backend._captured._plans))
+    assert counts == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    backend.close()
+
+
 def test_no_plan_gets_the_kernels_of_one_that_is_gone(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
     """Python gives the identity of an object that is gone to another one."""
     monkeypatch.setattr(captured_plans, "_MOST_COUNTED", 4)

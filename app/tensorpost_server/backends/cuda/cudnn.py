@@ -136,9 +136,9 @@ class Cudnn:
             try:
                 prepared = self._prepare(cupy, handle, form, pads, x, filters, out)
             except CudnnError as error:
-                if not error.is_final:
-                    raise
                 _log.warning("cuDNN does not compute %s of %s: %s", form, x.shape, error)
+                if not error.is_final:
+                    return None  # it is tried again with the next call
                 prepared = None
             with self._lock:
                 self._prepared[key] = prepared
