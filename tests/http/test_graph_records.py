@@ -19,6 +19,7 @@ from tests.support.http_app import (
     serving,
     use_backend,
 )
+from tests.support.request_records import Records
 from tests.support.spans import SpanMemory, attributes, begin_and_end
 from tests.support.watched_steps import WatchedBackend, chain, tensor_in_json
 
@@ -27,20 +28,11 @@ from tensorpost.values.datatypes import data_type
 from tensorpost_server.engine import InlineLimits
 from tensorpost_server.http.access.api_keys import new_key
 from tensorpost_server.http.observability.access_log import console_line, json_line
-from tensorpost_server.http.observability.request_record import RecordBatch, RequestRecord
+from tensorpost_server.http.observability.request_record import RequestRecord
 from tensorpost_server.http.observability.traces import Traces
 
 SLEEP = 0.05  # seconds: much longer than a step of a few numbers takes
 OF_GRAPHS = {"nodes", "slowest_node", "slowest_node_ms"}
-
-
-class Records(RecordBatch):
-    def __init__(self) -> None:
-        super().__init__([])
-        self.found: list[RequestRecord] = []
-
-    def add(self, record: RequestRecord) -> None:
-        self.found.append(record)
 
 
 def slow(name: str) -> WatchedBackend:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.http_app import (
     serving,
     split_frame,
 )
+from tests.support.request_records import Records
 
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
@@ -106,6 +107,22 @@ def test_a_tensor_comes_in_any_form_that_an_input_has(
     assert described["size_in_bytes"] == expected.nbytes == app.service.admission.bytes_in_flight
     assert described["device"] == "host memory"
     np.testing.assert_array_equal(read(app, "x"), expected)
+
+
+def test_the_bytes_that_arrived_are_recorded(app: AppClient) -> None:
+    app.service.records = records = Records()
+    sent = saved(X)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield sent[:50]
+        yield sent[50:]
+
+    assert hold(app, "x").status_code == 201
+    assert app.request("PUT", "/v1/tensors/y", content=pieces(), headers=NPY).status_code == 201
+    assert hold(app, "x").status_code == 409
+    assert [(record.status, record.received_bytes) for record in records.found] == [
+        (201, len(sent)), (201, len(sent)), (409, 0)
+    ]  # fmt: skip
 
 
 def test_a_picture_is_held_as_its_pixels(app: AppClient) -> None:

@@ -29,11 +29,11 @@ from tests.support.http_app import (
     serving,
 )
 from tests.support.live_server import live_server
+from tests.support.request_records import Records
 from tests.support.spans import SpanMemory, attributes, begin_and_end, ids_of
 
 from tensorpost import Client
 from tensorpost.values.problems import InvalidParameter
-from tensorpost_server.http.observability.request_record import RecordBatch, RequestRecord
 from tensorpost_server.http.observability.traces import Traces
 
 ONE = np.array([1, 2], "float32")
@@ -169,15 +169,6 @@ def test_off_nothing_is_kept_of_a_request():
         app.service.records = records = Records()
         app.post(TILE, npy_bytes([1, 2]), headers={**NPY, "traceparent": PARENT})
     assert [record.trace for record in records.found] == [None]
-
-
-class Records(RecordBatch):
-    def __init__(self) -> None:
-        super().__init__([])
-        self.found: list[RequestRecord] = []
-
-    def add(self, record: RequestRecord) -> None:
-        self.found.append(record)
 
 
 # ---- OTLP ------------------------------------------------------------------------------------------------------------

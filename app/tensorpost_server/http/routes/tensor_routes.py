@@ -19,6 +19,7 @@ from ..caller_watch import CallerWatch
 from ..calls.prepared_call import prepare
 from ..connection.receive_into import arrived_bytes, receive_into
 from ..headers import FRAMING, Framing, content_length, header_fields
+from ..observability.request_record import observation_of
 from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
@@ -187,5 +188,7 @@ async def _hold(request: Request, name: str | None) -> JsonDocument:
         finally:
             for place in places:
                 place.close()
+            if (observation := observation_of(scope)) is not None:
+                observation.received_bytes = body.received
     location = {"Location": f"/v1/tensors/{tensor.name}"}
     return JsonDocument(tensor.describe(), 200 if was_replaced else 201, location)

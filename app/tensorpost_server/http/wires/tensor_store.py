@@ -211,7 +211,7 @@ class TensorStore:
         guess = nearest(name, [each for of, each in self._tensors if of == owner])
         hint = f"; did you mean {guess!r}?" if guess else ""
         raise TensorNotFound(
-            f"there is no held tensor {name[:100]!r}{hint}; none outlives the server",
+            f"there is no held tensor {name[:100]!r}{hint}; held tensors are lost when the server stops",
             extra={"tensor": name[:100], "nearest": guess},
         )
 
