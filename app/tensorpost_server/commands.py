@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -25,7 +26,7 @@ from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
-from .listener import Listener, address_of, inherited_socket, is_loopback
+from .listener import Listener, address_of, inherited_socket, is_loopback, listen_for_grpc
 from .service_links import is_service_link
 from .setting_errors import read_settings
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_descriptions, setting_variable
@@ -39,8 +40,9 @@ _log = logging.getLogger(__name__)
 
 
 def serve(
-    *, host: str | None = None, port: int | None = None, uds: Path | None = None, log_level: str = "info"
-) -> None:
+    *, host: str | None = None, port: int | None = None, uds: Path | None = None, log_level: str = "info",
+    workers: int | None = None,
+) -> None:  # fmt: skip
     """Run the server until it is told to stop (SIGINT, SIGTERM).
 
     When it takes requests it prints one line with its address to standard output. Everything else goes to standard
@@ -54,17 +56,20 @@ def serve(
         port: TCP port to listen on; 0 picks a free one. Default: the setting `port`.
         uds: path of a Unix socket to listen on, instead of host and port. Default: the setting `uds`.
         log_level: the least important messages to show: critical, error, warning, info or debug.
+        workers: processes that serve the address together; see `Supervisor`. Default: the setting `workers`.
 
     Raises:
         InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, an address is given
-            and a socket was passed, or others could reach it and anybody could call.
+            and a socket was passed, others could reach it and anybody could call, or there can be one process only.
         NoBackend: the backend that the settings force cannot be opened.
         DeviceLost: a device failed permanently; requests under way on others were finished. Start the server again.
     """
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
     chosen = {"host": host, "port": port, "uds": uds}
-    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
+    given = {name: value for name, value in chosen.items() if value is not None}
+    settings = read_settings(**given)
+    processes = processes_of(settings, workers)
     inherited = inherited_socket()
     if inherited is not None and (address_setting := _given_address(chosen)):
         inherited.close()
@@ -73,31 +78,74 @@ def serve(
         )
     with Listener(settings, inherited) as listener:  # before all that computes is loaded, which takes seconds
         from .http.observability.log_format import log_format
-        from .main import create_app
         from .serving import GuardedApplication, Server, choose_protocol, uvicorn_config
 
         _begin_log(settings, log_level)
         choice = choose_protocol(settings)
         if choice.missing:
             _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
-        created = create_app(settings)
-        app = GuardedApplication(created)
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
         if not address.startswith("unix:") and not is_loopback(address):
             _check_access_from_outside(settings, address)
         elif settings.grpc_port is not None and not _is_loopback_host(settings.host):  # which gRPC listens on
             _check_access_from_outside(settings, f"gRPC at {settings.host}, port {settings.grpc_port}")
-        server = Server(uvicorn_config(app, choice, log_level), app, address)
-        created.state.service.end = server.end
         if sys.stderr.isatty() and log_format(settings) == "console" and not address.startswith("unix:"):
             page = f"page: {address}/   " if settings.playground else ""
             sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
         try:
+            if processes > 1:
+                _supervise(settings, processes, listener, address, given, log_level)
+                return
+            from .main import create_app
+
+            created = create_app(settings)
+            app = GuardedApplication(created)
+            server = Server(uvicorn_config(app, choice, log_level), app, address)
+            created.state.service.end = server.end
             server.run_until_stopped(listener)
         except Exception as error:
             if log_format(settings) == "json":  # the command line says it once more, in plain text
                 _log.critical("%s", error, exc_info=not isinstance(error, TensorpostError))
             raise
+
+
+def _supervise(
+    settings: Settings, processes: int, listener: Listener, address: str, given: Mapping[str, object], log_level: str
+) -> None:
+    """Serve by several processes until told to stop."""
+    from .serving import announce_addresses
+    from .supervisor import Supervisor
+
+    grpc = None if settings.grpc_port is None else listen_for_grpc(settings.host, settings.grpc_port)
+    try:
+        grpc_address = None if grpc is None else address_of(grpc).partition("://")[2]
+        Supervisor(
+            processes, listener.socket, grpc, given, log_level, settings.shutdown_seconds,
+            partial(announce_addresses, address, grpc_address),
+        ).run()  # fmt: skip
+    finally:
+        if grpc is not None:
+            grpc.close()
+
+
+def processes_of(settings: Settings, workers: int | None) -> int:
+    """How many processes serve, as an option or the settings say.
+
+    Raises:
+        InvalidParameter: there can be one only, and more are wished for.
+    """
+    processes = settings.workers if workers is None else workers
+    if processes == 1:
+        return 1
+    wish = f"--workers {processes} ({setting_variable('workers')})"
+    if sys.platform == "win32":
+        raise InvalidParameter(f"{wish} needs signals and sockets that Windows does not have; use 1")
+    if settings.cuda_shared_memory:
+        raise InvalidParameter(
+            f"{wish} and {setting_variable('cuda_shared_memory')} do not go together: a region of a CUDA device is "
+            "open in one process; use 1, or turn the setting off"
+        )
+    return processes
 
 
 def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
@@ -126,13 +174,9 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
 
 def _begin_log(settings: Settings, log_level: str) -> None:
     """Write the log as the settings say, from now on, and warn of variables that are no settings."""
-    from .http.observability.log_format import log_formatter
+    from .http.observability.log_format import begin_log
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(log_formatter(settings))
-    handler.addFilter(_says_more_than_uvicorn)
-    logging.captureWarnings(True)
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    begin_log(settings, log_level)
     for sentence in unknown_variables():
         _log.warning(sentence)
 
@@ -443,8 +487,3 @@ def unknown_variables() -> list[str]:
             f"{several if links[1:] else one} ignored, {example}; enableServiceLinks: false in the pod leaves them out"
         )
     return sentences
-
-
-def _says_more_than_uvicorn(record: logging.LogRecord) -> bool:
-    """Whether a record is not uvicorn's about a failed start, which our own error with its reason follows."""
-    return record.getMessage() != "Application startup failed. Exiting."

@@ -17,7 +17,7 @@ from tensorpost.values.problems import InvalidParameter
 
 from .settings import Settings, setting_variable
 
-__all__ = ["Listener", "address_of", "inherited_socket", "is_loopback"]
+__all__ = ["Listener", "address_of", "inherited_socket", "is_loopback", "listen_for_grpc"]
 
 _FIRST_PASSED = 3
 """The first descriptor that systemd passes (SD_LISTEN_FDS_START)."""
@@ -131,6 +131,19 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}, port {port}: {reason}; choose another --host or --port "
             f"({setting_variable('host')}, {setting_variable('port')}; port 0 picks a free one)"
         ) from None
+
+
+def listen_for_grpc(host: str, port: int) -> socket.socket:
+    """A bound socket for gRPC.
+
+    Raises:
+        InvalidParameter: the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidParameter(f"gRPC cannot listen at {host}:{port}: {error.strerror or error}") from None
 
 
 def address_of(listener: socket.socket, *, tls: bool = False) -> str:

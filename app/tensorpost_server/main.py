@@ -58,6 +58,7 @@ from .http.routes import (
 )
 from .http.service import Service
 from .settings import Settings
+from .shared.process_group import ProcessGroup
 
 _DESCRIPTION = """\
 POST a DirectML operator descriptor or an ONNX node, and a tensor's bytes; the result comes back as raw bytes.
@@ -74,20 +75,26 @@ _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's switches (0.165): it would ask three times per request if OpenTelemetry is on, and knows no replays."""
 
 
-def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:
+def open_pool(
+    settings: Settings, backend: str, when_lost: Callable[[str], object], group: ProcessGroup | None = None
+) -> Pool:
     """Open every device as the settings say; see `Pool.open`.
 
     Args:
         settings: limits and choices.
         backend: the default for requests that name none.
         when_lost: called with the reason, on any thread, when a device fails for good.
+        group: the processes among which devices are divided; None if there is one.
     """
+    group = ProcessGroup() if group is None else group
     options = DeviceOptions(
-        threads=settings.threads_by_backend(),
+        threads={name: group.share_of(threads) for name, threads in settings.threads_by_backend().items()},
         cuda_memory_bytes=settings.cuda_memory_bytes,
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
         directml_debug=settings.directml_debug,
         directml_seconds=settings.directml_seconds,
+        place=group.place,
+        processes=group.processes,
     )
     return Pool.open(
         backend,
@@ -105,26 +112,29 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, group: ProcessGroup | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
     Args:
         settings: default: read from the environment.
+        group: what it shares with other processes of the same server; None if there are none.
 
     Examples:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings
-    buffers = BufferPool(settings.pool_bytes)
+    group = ProcessGroup() if group is None else group
+    buffers = BufferPool(group.share_of(settings.pool_bytes))
     admission = Admission(
         settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
-        caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
+        caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds, counts=group.requests,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
     models = ModelCatalogue(settings.presets)
     resolve_presets(models)
-    access, regions, proxies = AccessControl(settings), SharedMemory(settings), TrustedProxies.from_settings(settings)
-    service = Service(settings, admission, access, models, regions, proxies, metrics=metrics)
+    access, regions = AccessControl(settings, group.buckets), SharedMemory(settings)
+    proxies = TrustedProxies.from_settings(settings)
+    service = Service(settings, admission, access, models, regions, proxies, group=group, metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -134,16 +144,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         grpc_server = None if settings.grpc_port is None else GrpcServer(app, service)
         traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
-        service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
+        service.pool = open_pool(
+            settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost), group
+        )
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
+        libraries, threads = group.share_of(settings.onnx_processes), group.share_of(settings.numpy_threads)
         open_libraries(
-            settings.onnx_processes, max(1, settings.numpy_threads // settings.onnx_processes), settings.max_seconds,
-            settings.pool_bytes, ahead=settings.onnx_ahead,
+            libraries, max(1, threads // libraries), settings.max_seconds, group.share_of(settings.pool_bytes),
+            ahead=settings.onnx_ahead,
         )  # fmt: skip
         PICTURES.seconds = settings.picture_seconds
-        PICTURES.open(settings.picture_processes, ahead=False)
+        PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(admission, service.sweep))
         if settings.graphs is not None and hasattr(signal, "SIGHUP"):
@@ -166,6 +179,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
+            group.close()
             service.observe_by(None)
 
     app = FastAPIOffline(

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,10 +31,12 @@ from tensorpost.values.problems import DeviceLost, InvalidParameter
 
 from .engine import Pool
 from .http.connection.acceptor import Acceptor
+from .http.connection.shared_state import shared_state
 from .http.connection.timeouts import ConnectionLimits
 from .http.connection.tls import TlsFiles, uvicorn_options
 from .listener import Listener
 from .settings import Settings, setting_variable
+from .shared.process_group import ProcessGroup
 
 _LIBRARIES = {
     "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
@@ -170,6 +173,11 @@ class GuardedApplication:
         return self._app.state.service.settings
 
     @property
+    def group(self) -> ProcessGroup:
+        """The processes of the server."""
+        return self._app.state.service.group
+
+    @property
     def grpc_address(self) -> str | None:
         """Host and port of gRPC; None without gRPC, and before the application is open."""
         port: int | None = getattr(self._app.state, "grpc_port", None)
@@ -177,8 +185,9 @@ class GuardedApplication:
         return None if port is None else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def drain(self) -> None:
-        """Say from now on that it is not ready."""
+        """Say from now on that it is not ready; other processes of the server take the connections."""
         self._app.state.service.draining = True
+        self.group.set_ready(is_ready=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application."""
@@ -196,6 +205,13 @@ class GuardedApplication:
             raise
 
 
+def announce_addresses(address: str, grpc_address: str | None) -> None:
+    """Print where the server listens, for scripts; in a second line where it does for gRPC."""
+    _announce(f"tensorpost {version('tensorpost')} listens on {address}")
+    if grpc_address is not None:
+        _announce(f"tensorpost {version('tensorpost')} listens for gRPC on {grpc_address}")
+
+
 def _announce(line: str) -> None:
     """Print a line for scripts; where nobody can read it (a closed pipe, a full disk), the log has it."""
     try:
@@ -209,8 +225,15 @@ def _announce(line: str) -> None:
 class Server(uvicorn.Server):
     """uvicorn, which says where it listens, is not ready once told to stop, and takes its Unix socket away."""
 
-    def __init__(self, config: uvicorn.Config, app: GuardedApplication, address: str) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: GuardedApplication,
+        address: str,
+        when_ready: Callable[[], object] | None = None,
+    ) -> None:
         super().__init__(config)
+        self._when_ready = when_ready
         self._app = app
         self._address = address
         self._listener: Listener | None = None
@@ -252,16 +275,22 @@ class Server(uvicorn.Server):
                 _log.warning("the backend %s is not used: %s", name, reason)
         gc.collect()
         gc.freeze()  # else each full collection of garbage looks at every module, and takes 50 to 100 ms
-        _announce(f"tensorpost {version('tensorpost')} listens on {self._address}")
-        if (grpc := self._app.grpc_address) is not None:
-            _announce(f"tensorpost {version('tensorpost')} listens for gRPC on {grpc}")
+        if self._when_ready is None:
+            announce_addresses(self._address, self._app.grpc_address)
+        else:
+            self._when_ready()
 
     def _acceptor(self, listener: socket.socket) -> Acceptor:
         config, state = self.config, self.server_state
         make = cast("Any", config.http_protocol_class)
         make_protocol = partial(make, config=config, server_state=state, app_state=self.lifespan.state)
         limits = ConnectionLimits.from_settings(self._app.settings)
-        return Acceptor(listener, config.backlog, make_protocol, config.ssl, state.connections, limits)
+        budget = shared_state(state, limits, asyncio.get_running_loop(), self._app.group.connections).budget
+
+        def should_wait() -> bool:
+            return budget.has_more_than_others
+
+        return Acceptor(listener, config.backlog, make_protocol, config.ssl, state.connections, limits, should_wait)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; here, because uvicorn then ends the process by the signal that it got."""
@@ -278,6 +307,16 @@ class Server(uvicorn.Server):
         in_flight, end = [*self.server_state.tasks], time.monotonic() + seconds
         while not all(task.done() for task in in_flight) and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(0.05)
+
+    def end_with_supervisor(self, life: int) -> None:
+        """The supervisor has ended, and nobody would start this process again: stop in order.
+
+        Args:
+            life: the end of a pipe that the supervisor held open.
+        """
+        asyncio.get_running_loop().remove_reader(life)
+        _log.error("the supervisor has ended; this process ends")
+        self.handle_exit(signal.SIGTERM, None)
 
     def end(self) -> None:
         """Stop in order because a device failed permanently, and let the process end with an error."""

@@ -18,6 +18,10 @@ class CannotOpen(RuntimeError):
 MOST_DIRECTML_SECONDS = 600.0
 
 
+AWAY_PART = 1 / 8
+"""The part of a device's memory that processes have together which use it only for calls that name it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
     """What the settings say about opening devices.
@@ -28,6 +32,8 @@ class DeviceOptions:
         cuda_pinned_bytes: page-locked host memory for each CUDA device.
         directml_debug: turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors.
         directml_seconds: the most time that one operator may take with DirectML, seconds; then the device is hung.
+        place: which of the server's processes this is.
+        processes: how many processes use the devices.
     """
 
     threads: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -35,6 +41,22 @@ class DeviceOptions:
     cuda_pinned_bytes: int = 0
     directml_debug: bool = False
     directml_seconds: float = MOST_DIRECTML_SECONDS
+    place: int = 0
+    processes: int = 1
+
+    def is_home(self, index: int, devices: int) -> bool:
+        """Whether this process uses a device, of so many, for calls that name none."""
+        among = min(devices, self.processes)
+        return index % among == self.place % among
+
+    def memory_part(self, index: int, devices: int) -> float:
+        """The part of a device's memory that this process may take. The processes that prefer others have an eighth."""
+        among = min(devices, self.processes)
+        homes = sum(place % among == index % among for place in range(self.processes))
+        others = self.processes - homes
+        if not others:
+            return 1 / homes
+        return (1 - AWAY_PART) / homes if self.is_home(index, devices) else AWAY_PART / others
 
 
 class Run(Protocol):

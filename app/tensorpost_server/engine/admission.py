@@ -7,6 +7,8 @@ Nobody gets everything: a caller that has requests in flight gets another one on
 keep to a share of what the others left (dynamic thresholds after Choudhury and Hahne, "Dynamic queue length thresholds
 for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998). So there is room for one more
 caller, whatever one caller does. When there is none, the slowest upload makes room.
+
+Several processes have one budget: each counts what it has, and `counts` has what the others have.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Self
 
 from tensorpost.values.problems import InsufficientStorage, LimitExceeded, TooBusy
 
+from ..shared.counts import Counts, NoOthers
 from .buffer_pool import BufferPool
 
 REFUSALS_PER_SECOND = 100
@@ -27,6 +30,8 @@ REFUSALS_PER_SECOND = 100
 
 LONGEST_WAIT_SECONDS = 30
 """The SDK gives up when its waits are longer."""
+
+_KEPT = "\0kept"  # no caller is called so
 
 
 class Ticket:
@@ -124,6 +129,9 @@ class Held:
     bytes: int = 0
 
 
+_NOTHING = Held()
+
+
 @dataclass(slots=True)
 class Admission:
     """Counts bytes and requests in flight.
@@ -132,28 +140,47 @@ class Admission:
         memory_bytes: bytes that all requests together may hold.
         max_requests: requests that may be in flight.
         retry_after_seconds: what a refused caller is told to wait at least.
-        kept_bytes: bytes that stay beyond requests, of those in flight.
+        own_bytes: bytes of this process.
+        own_requests: requests of this process.
+        own_kept_bytes: bytes that stay beyond requests, of those of this process.
         buffers: the pool that the memory comes from.
         caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
         slow_upload_seconds: how long a body may arrive before it may be ended to make room.
         clock: seconds, ascending.
-        held: what each caller holds, by caller; those that hold nothing are left out.
+        held: what each caller holds in this process, by caller; those that hold nothing are left out.
         uploads: uploads in progress, by ticket; the oldest first.
+        counts: what other processes have, in requests and bytes.
     """
 
     memory_bytes: int
     max_requests: int
     retry_after_seconds: int
-    bytes_in_flight: int = 0
-    requests_in_flight: int = 0
-    kept_bytes: int = 0
+    own_bytes: int = 0
+    own_requests: int = 0
+    own_kept_bytes: int = 0
     buffers: BufferPool = field(default_factory=lambda: BufferPool(0))
     caller_share: float = 1.0
     slow_upload_seconds: float = math.inf
     clock: Callable[[], float] = time.monotonic
     held: dict[str, Held] = field(default_factory=dict[str, Held])
     uploads: dict[Ticket, Upload] = field(default_factory=dict[Ticket, Upload])
+    counts: Counts = field(default_factory=NoOthers)
     _next_turn: float = 0.0
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes that requests hold, and bytes that stay."""
+        return self.own_bytes + self.counts.others(None).second + self.counts.held_bytes
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests that have a place."""
+        return self.own_requests + self.counts.others(None).first
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that stay beyond requests, of those in flight."""
+        return self.own_kept_bytes + self.counts.others(_KEPT).first + self.counts.held_bytes
 
     def admit(self, size_in_bytes: int, caller: str = "") -> Ticket:
         """Reserve a slot and bytes for one request.
@@ -167,18 +194,22 @@ class Admission:
             TooBusy: more than is free now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
         """
         self._refuse_larger_than_budget(size_in_bytes)
-        while self.requests_in_flight >= self.max_requests:
-            if not self._end_slow_upload(caller):
-                raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
-        while (held := self.held.get(caller)) is not None:
-            most = math.ceil(self.caller_share * (self.max_requests - self.requests_in_flight + held.requests))
-            if held.requests < most:
-                break
-            if not self._end_slow_upload(caller, own_only=True):
-                raise self._busy(f"{held.requests} requests of this caller are in flight", "TENSORPOST_CALLER_SHARE")
-        self.reserve(size_in_bytes, size_in_bytes, caller)
-        self.requests_in_flight += 1
-        self.held[caller].requests += 1
+        with self.counts.lock():
+            while self.requests_in_flight >= self.max_requests:
+                if not self._end_slow_upload(caller):
+                    raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
+            while (held := self._held_by(caller)).requests:
+                most = math.ceil(self.caller_share * (self.max_requests - self.requests_in_flight + held.requests))
+                if held.requests < most:
+                    break
+                if not self._end_slow_upload(caller, own_only=True):
+                    raise self._busy(
+                        f"{held.requests} requests of this caller are in flight", "TENSORPOST_CALLER_SHARE"
+                    )
+            self._reserve(size_in_bytes, caller)
+            self.own_requests += 1
+            self.held[caller].requests += 1
+            self._publish(caller)
         return Ticket(self, size_in_bytes, caller)
 
     def keep(self, size_in_bytes: int) -> None:
@@ -191,39 +222,33 @@ class Admission:
             InsufficientStorage: more than is left of that half; waiting does not change that.
             TooBusy: more than is free of the budget now.
         """
-        most = self.memory_bytes // 2
-        if size_in_bytes > most:
-            raise LimitExceeded.of(
-                "the memory that is kept", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
-            )
-        if self.kept_bytes + size_in_bytes > most:
-            setting, actual = "TENSORPOST_MEMORY_BYTES, half of it", self.kept_bytes + size_in_bytes
-            raise InsufficientStorage(
-                f"the memory of all that stays here would be {actual:,} bytes, and this server allows {most:,} "
-                f"(setting {setting}); delete held tensors or stored graphs",
-                extra={"limit": most, "actual": actual, "setting": setting},
-            )
-        free = self.memory_bytes - self.bytes_in_flight
-        if size_in_bytes > free:
-            raise self._busy(
-                f"{size_in_bytes:,} bytes are to be kept, and {free:,} of {self.memory_bytes:,} are free now",
-                "TENSORPOST_MEMORY_BYTES",
-            )
-        self.bytes_in_flight += size_in_bytes
-        self.kept_bytes += size_in_bytes
+        with self.counts.lock():
+            self._check_kept(size_in_bytes)
+            self._add_kept(size_in_bytes)
 
     def give_back(self, size_in_bytes: int) -> None:
         """End what `keep` counted."""
-        self.bytes_in_flight -= size_in_bytes
-        self.kept_bytes -= size_in_bytes
+        self._add_kept(-size_in_bytes)
+
+    def hold(self, size_in_bytes: int) -> None:
+        """Count bytes of a held tensor, which belongs to no process; see `keep`. Ended by `let_go`."""
+        with self.counts.lock():
+            self._check_kept(size_in_bytes)
+            self.counts.hold(size_in_bytes)
+
+    def let_go(self, size_in_bytes: int) -> None:
+        """End what `hold` counted."""
+        self.counts.hold(-size_in_bytes)
 
     def lend(self, size_in_bytes: int) -> None:
         """Go on counting bytes of a request that ends now, whose memory others use for a while; until `return_lent`."""
-        self.bytes_in_flight += size_in_bytes
+        self.own_bytes += size_in_bytes
+        self._publish()
 
     def return_lent(self, size_in_bytes: int) -> None:
         """End what `lend` counted."""
-        self.bytes_in_flight -= size_in_bytes
+        self.own_bytes -= size_in_bytes
+        self._publish()
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
@@ -243,6 +268,24 @@ class Admission:
             TooBusy: `size_in_bytes` are not free now; see `admit`.
         """
         self._refuse_larger_than_budget(whole)
+        with self.counts.lock():
+            self._reserve(size_in_bytes, caller, ticket)
+            self._publish(caller)
+
+    def release(self, ticket: Ticket) -> None:
+        """Return a ticket's bytes; called by the ticket."""
+        self.uploads.pop(ticket, None)
+        self.own_bytes -= ticket.reserved
+        self.own_requests -= 1
+        held = self.held[ticket.caller]
+        held.bytes -= ticket.reserved
+        held.requests -= 1
+        if not held.requests:
+            del self.held[ticket.caller]
+        self._publish(ticket.caller)
+
+    def _reserve(self, size_in_bytes: int, caller: str, ticket: Ticket | None = None) -> None:
+        """See `reserve`."""
         while size_in_bytes > (free := self.memory_bytes - self.bytes_in_flight):
             if not self._end_slow_upload(caller, ticket):
                 raise self._busy(
@@ -250,7 +293,7 @@ class Admission:
                     "TENSORPOST_MEMORY_BYTES",
                 )
         only = 0 if ticket is None else 1  # a caller's only request may have any size
-        while (held := self.held.get(caller)) is not None and held.requests > only:
+        while (held := self._held_by(caller)).requests > only:
             most = math.ceil(self.caller_share * (free + held.bytes))
             if held.bytes + size_in_bytes <= most:
                 break
@@ -261,19 +304,46 @@ class Admission:
                     "TENSORPOST_CALLER_SHARE",
                 )
             free = self.memory_bytes - self.bytes_in_flight
-        self.bytes_in_flight += size_in_bytes
+        self.own_bytes += size_in_bytes
         self.held.setdefault(caller, Held()).bytes += size_in_bytes
 
-    def release(self, ticket: Ticket) -> None:
-        """Return a ticket's bytes; called by the ticket."""
-        self.uploads.pop(ticket, None)
-        self.bytes_in_flight -= ticket.reserved
-        self.requests_in_flight -= 1
-        held = self.held[ticket.caller]
-        held.bytes -= ticket.reserved
-        held.requests -= 1
-        if not held.requests:
-            del self.held[ticket.caller]
+    def _held_by(self, caller: str) -> Held:
+        """What a caller holds in all processes."""
+        others, own = self.counts.others(caller), self.held.get(caller, _NOTHING)
+        return Held(own.requests + others.first, own.bytes + others.second)
+
+    def _publish(self, caller: str | None = None) -> None:
+        """Let the other processes know what this one has, and a caller in it."""
+        self.counts.publish(None, self.own_requests, self.own_bytes)
+        if caller is not None:
+            held = self.held.get(caller, _NOTHING)
+            self.counts.publish(caller, held.requests, held.bytes)
+
+    def _check_kept(self, size_in_bytes: int) -> None:
+        most, kept = self.memory_bytes // 2, self.kept_bytes
+        if size_in_bytes > most:
+            raise LimitExceeded.of(
+                "the memory that is kept", size_in_bytes, most, "TENSORPOST_MEMORY_BYTES, half of it"
+            )
+        if kept + size_in_bytes > most:
+            setting, actual = "TENSORPOST_MEMORY_BYTES, half of it", kept + size_in_bytes
+            raise InsufficientStorage(
+                f"the memory of all that stays here would be {actual:,} bytes, and this server allows {most:,} "
+                f"(setting {setting}); delete held tensors or stored graphs",
+                extra={"limit": most, "actual": actual, "setting": setting},
+            )
+        free = self.memory_bytes - self.bytes_in_flight
+        if size_in_bytes > free:
+            raise self._busy(
+                f"{size_in_bytes:,} bytes are to be kept, and {free:,} of {self.memory_bytes:,} are free now",
+                "TENSORPOST_MEMORY_BYTES",
+            )
+
+    def _add_kept(self, size_in_bytes: int) -> None:
+        self.own_bytes += size_in_bytes
+        self.own_kept_bytes += size_in_bytes
+        self._publish()
+        self.counts.publish(_KEPT, self.own_kept_bytes)
 
     def _end_slow_upload(self, caller: str, own_ticket: Ticket | None = None, *, own_only: bool = False) -> bool:
         """End the slowest upload to make room for a request of this caller; False if none may be ended.
@@ -286,7 +356,7 @@ class Admission:
             own_ticket: the ticket of that request, which is not ended, if it has one.
             own_only: whether only uploads of this caller may be ended.
         """
-        now, mine = self.clock(), self.held.get(caller, Held())
+        now, mine = self.clock(), self._held_by(caller)
         slow = [
             (upload.bytes_per_second(now), index, ticket, upload)
             for index, (ticket, upload) in enumerate(self.uploads.items())
@@ -302,7 +372,7 @@ class Admission:
         return True
 
     def _may_push_out(self, mine: Held, caller: str, ticket: Ticket) -> bool:
-        theirs = self.held[ticket.caller]
+        theirs = self._held_by(ticket.caller)
         return ticket.caller == caller or theirs.requests > mine.requests or theirs.bytes > mine.bytes
 
     def _refuse_larger_than_budget(self, whole: int) -> None:

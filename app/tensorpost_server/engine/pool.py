@@ -63,6 +63,7 @@ class Pool:
         workers: workers by key: the backend's name, with `:` and the index for backends that may have several devices.
             In the order of `BACKENDS`.
         refused: reasons why devices could not be opened, by key.
+        home: devices, by key, that this process uses for calls that name none, before those of other processes.
         lost: which device failed permanently and why; None if none did.
         when_lost: called with the same on any thread.
     """
@@ -70,6 +71,7 @@ class Pool:
     default: str
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     refused: dict[str, str] = field(default_factory=dict[str, str])
+    home: set[str] = field(default_factory=set[str])
     lost: str | None = None
     when_lost: Callable[[str], object] = ignore_loss
 
@@ -111,8 +113,11 @@ class Pool:
                     loaded: Any = load_backend(name)
                     threads = options.threads.get(name, 1)
                     found = loaded.open_all(options) if row.several else [(0, loaded(threads=threads))]
-                    for index, opened in found:
+                    opened_or_not = [*found]
+                    for index, opened in opened_or_not:
                         key = f"{name}:{index}" if row.several else name
+                        if options.is_home(index, len(opened_or_not)):
+                            pool.home.add(key)
                         if isinstance(opened, CannotOpen):
                             pool.refused[key] = str(opened)
                         else:
@@ -159,7 +164,7 @@ class Pool:
                 extra={"parameter": "device"},
             )
         best: Worker | None = None
-        best_is_preferred = False
+        best_is_preferred = best_is_home = False
         refused: dict[str, str] = {}
         for key, worker in self.workers.items():
             name = worker.backend.name
@@ -172,9 +177,15 @@ class Pool:
                 refused[key] = reason
                 continue
             pays = worker.is_preferred(plan)
+            is_home = key in self.home
             same = best is not None and best_is_preferred == pays and best.backend.name == name
-            if best is None or pays > best_is_preferred or (same and worker.queued_bytes < best.queued_bytes):
-                best, best_is_preferred = worker, pays
+            nearer = is_home > best_is_home
+            if (
+                best is None
+                or pays > best_is_preferred
+                or (same and (nearer or (is_home == best_is_home and worker.queued_bytes < best.queued_bytes)))
+            ):
+                best, best_is_preferred, best_is_home = worker, pays, is_home
         if best is not None:
             return best
         if device is None:

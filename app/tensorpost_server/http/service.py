@@ -17,6 +17,7 @@ from tensorpost.values.problems import NotReady
 
 from ..engine import Admission, Pool, WorkerThreads
 from ..settings import Settings, setting_variable
+from ..shared.process_group import ProcessGroup
 from .access.access_control import AccessControl
 from .background_threads import CallerThreads, background_threads
 from .bounded_cache import BoundedCache
@@ -48,6 +49,7 @@ class Service:
     """What lives as long as the application; the pool is opened when it starts and closed when it stops.
 
     Attributes:
+        group: what it shares with other processes of the same server.
         proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
@@ -65,6 +67,7 @@ class Service:
     models: ModelCatalogue
     regions: SharedMemory
     proxies: TrustedProxies | None = None
+    group: ProcessGroup = field(default_factory=ProcessGroup)
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(

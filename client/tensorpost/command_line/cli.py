@@ -138,7 +138,15 @@ def serve(
             autocompletion=lambda: ["critical", "error", "warning", "info", "debug"],
         ),
     ] = "info",
-    workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Processes that serve the address together; they share memory, devices, quotas and what is stored.  "
+            "[default: setting TENSORPOST_WORKERS, or 1]",
+        ),
+    ] = None,
     ray: Annotated[
         int | None,
         typer.Option(
@@ -151,18 +159,14 @@ def serve(
     if log_level not in commands.LOG_LEVELS:
         known = ", ".join(commands.LOG_LEVELS)
         raise typer.BadParameter(f"{log_level[:40]!r} does not exist; there are {known}", param_hint="--log-level")
-    if workers != 1:
-        raise typer.BadParameter(
-            "one process owns its devices, its memory budget and its metrics, and uses every core by itself; start one "
-            "server for each port or container instead, behind a load balancer",
-            param_hint="--workers",
-        )
+    if ray is not None and workers is not None:
+        raise typer.BadParameter("--ray says how many processes there are; leave out --workers", param_hint="--workers")
     if ray is not None and uds is not None:
         raise typer.BadParameter("Ray Serve listens on a port; leave out --uds or --ray", param_hint="--ray")
     if ray is not None:
         commands.serve_on_ray(ray, host=host, port=port, log_level=log_level)
     else:
-        commands.serve(host=host, port=port, uds=uds, log_level=log_level)
+        commands.serve(host=host, port=port, uds=uds, log_level=log_level, workers=workers)
 
 
 app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")(tile)

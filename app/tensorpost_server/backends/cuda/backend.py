@@ -82,6 +82,7 @@ class CudaBackend:
         threads: slices computed at the same time.
         memory_bytes: device memory to take at most; None for three quarters of what is free now.
         pinned_bytes: page-locked host memory for request bodies and slices.
+        part: the part of both that this process may take.
 
     Raises:
         CannotOpen: there is no CuPy, no driver, no such device, or no memory left on it.
@@ -96,6 +97,7 @@ class CudaBackend:
         threads: int = WORKER_THREADS,
         memory_bytes: int | None = None,
         pinned_bytes: int = 64 << 20,
+        part: float = 1.0,
     ) -> None:
         self.cupy = cupy = _cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
@@ -123,7 +125,8 @@ class CudaBackend:
             self.device = f"cuda:{index} {''.join(c for c in text if c.isascii() and c.isprintable())}"
             with cupy.cuda.Device(index):
                 free, self._total = (int(n) for n in cupy.cuda.runtime.memGetInfo())
-                self.memory_bytes = int(free * SHARE_OF_FREE) if memory_bytes is None else min(memory_bytes, free)
+                most = free * SHARE_OF_FREE if memory_bytes is None else min(memory_bytes, free)
+                self.memory_bytes, pinned_bytes = int(most * part), int(pinned_bytes * part)
                 if self.memory_bytes < 2 * SMALLEST_PART:
                     raise CannotOpen(self._nothing_left(free))
                 self._pool = cupy.cuda.MemoryPool()
@@ -141,7 +144,8 @@ class CudaBackend:
         Raises:
             CannotOpen: there is nothing to look at: no CuPy, no driver, no device.
         """
-        for index in range(_device_count(_cupy())):
+        count = _device_count(_cupy())
+        for index in range(count):
             try:
                 yield (
                     index,
@@ -150,6 +154,7 @@ class CudaBackend:
                         options.threads.get(cls.name, WORKER_THREADS),
                         options.cuda_memory_bytes,
                         options.cuda_pinned_bytes,
+                        options.memory_part(index, count),
                     ),
                 )
             except CannotOpen as error:

@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost.values.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
+from ...shared.buckets import BucketState, SharedBuckets
 from ..bounded_cache import BoundedCache
 from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
 from ..documents.playground import PLAYGROUND_PATHS
@@ -81,16 +82,54 @@ class TokenBucket:
         self._level -= count
 
 
+class SharedTokenBucket(TokenBucket):
+    """A quota that several processes take from; see `TokenBucket`.
+
+    Args:
+        per_minute: tokens that it gets in a minute.
+        now: the time.
+        buckets: where its state is.
+        name: its key there.
+    """
+
+    __slots__ = ("_buckets", "_name")
+
+    def __init__(self, per_minute: int, now: float, buckets: SharedBuckets, name: str) -> None:
+        super().__init__(per_minute, now)
+        self._buckets, self._name = buckets, name
+
+    def wait(self, now: float, taken: int = 0) -> float:
+        with self._buckets.lock():
+            return self._wait(now, taken)
+
+    def take(self, count: int) -> None:
+        with self._buckets.lock():
+            self._wait(time.monotonic(), 0)
+            super().take(count)
+            self._buckets.write(self._name, self._most, BucketState(self._level, self._since))
+
+    def _wait(self, now: float, taken: int) -> float:
+        self._level, self._since = self._buckets.read(self._name, self._most, now)
+        return super().wait(max(now, self._since), taken)
+
+
 class _Grant:
     """What a key allows now."""
 
     __slots__ = ("bytes", "expires", "key", "requests")
 
-    def __init__(self, key: ApiKey | Token, now: float) -> None:
+    def __init__(self, key: ApiKey | Token, now: float, hash_: str, buckets: SharedBuckets | None) -> None:
+        def bucket(per_minute: int | None, kind: str) -> TokenBucket | None:
+            if per_minute is None:
+                return None
+            if buckets is None:
+                return TokenBucket(per_minute, now)
+            return SharedTokenBucket(per_minute, now, buckets, f"{kind} {hash_}")
+
         self.key = key
         self.expires = math.inf if key.expires is None else key.expires.timestamp()
-        self.requests = None if key.requests_per_minute is None else TokenBucket(key.requests_per_minute, now)
-        self.bytes = None if key.bytes_per_minute is None else TokenBucket(key.bytes_per_minute, now)
+        self.requests = bucket(key.requests_per_minute, "requests")
+        self.bytes = bucket(key.bytes_per_minute, "bytes")
 
     def wait(self, now: float) -> float:
         """Seconds until the quotas allow a request; 0 if they do."""
@@ -190,11 +229,13 @@ class AccessControl:
 
     Args:
         settings: `keys_file` and `jwks_file` say where the keys are; without both everybody may call.
+        buckets: where several processes have their quotas; None if there is one.
     """
 
-    __slots__ = ("_file", "_grants", "_settings", "_token_grants", "_tokens", "anonymous")
+    __slots__ = ("_buckets", "_file", "_grants", "_settings", "_token_grants", "_tokens", "anonymous")
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, buckets: SharedBuckets | None = None) -> None:
+        self._buckets = buckets
         self._file = None if settings.keys_file is None else keys_file(settings.keys_file)
         self._tokens: TokenReader | None = None
         self.anonymous = settings.keys_file is None and settings.jwks_file is None
@@ -293,7 +334,7 @@ class AccessControl:
         """Allow what a token says that was not seen before."""
         assert self._tokens is not None
         try:
-            grant = _Grant(self._tokens.read(token), now)
+            grant = _Grant(self._tokens.read(token), now, hash_, self._buckets)
         except InvalidToken as error:
             raise _not_valid(str(error)) from None
         self._token_grants.put(hash_, grant)
@@ -303,7 +344,9 @@ class AccessControl:
         """Allow what these keys say. Keys that have not changed keep the state of their quotas."""
         before = self._grants
         self._grants = {
-            key.sha256: known if (known := before.get(key.sha256)) and known.key == key else _Grant(key, now)
+            key.sha256: known
+            if (known := before.get(key.sha256)) and known.key == key
+            else _Grant(key, now, key.sha256, self._buckets)
             for key in keys
         }
 

@@ -33,6 +33,7 @@ LEAST_HANDSHAKES, MOST_HANDSHAKES = MOST_AT_ONCE, 1024
 """Handshakes of TLS at a time, where the connections leave room for fewer, and for more; one takes milliseconds."""
 
 _LOG_SECONDS = 10.0
+_WAIT_SECONDS, _MOST_WAITS = 0.001, 5  # for a process with fewer connections, which may be in a long turn of its loop
 _LAST_SECONDS = 1.0  # for handshakes when the server stops
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -49,6 +50,8 @@ class Acceptor:
         tls: the context of TLS; None for plain connections.
         connections: the protocols that uvicorn counts, in order to find an idle one.
         limits: `connections` bounds the handshakes of TLS too, `head_seconds` is the longest time of one.
+        should_wait: whether another process, which has fewer connections, should take the next one; it gets some
+            milliseconds to do so.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Acceptor:
         tls: ssl.SSLContext | None,
         connections: Collection[Any],
         limits: ConnectionLimits,
+        should_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         self._listener, self._protocol, self._tls, self._connections = listener, protocol, tls, connections
         self._most, self._handshake_seconds = limits.connections, None if tls is None else limits.head_seconds
@@ -66,6 +70,7 @@ class Acceptor:
         self._connecting = dict[asyncio.Task[None], str]()  # the oldest first, with the caller's network
         self._reserve = os.open(os.devnull, os.O_RDONLY)  # given up to take a connection, and refuse it
         self._logged = -_LOG_SECONDS
+        self._should_wait, self._waited = should_wait, 0
         self._is_open = True
         listener.setblocking(False)
         listener.listen(backlog)
@@ -85,8 +90,18 @@ class Acceptor:
             for task in late:
                 task.cancel()
 
+    def _resume(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._listener, self._accept)
+
     def _accept(self) -> None:
         for _ in range(MOST_AT_ONCE):
+            if self._waited < _MOST_WAITS and self._should_wait():
+                self._waited += 1
+                self._loop.remove_reader(self._listener)
+                self._loop.call_later(_WAIT_SECONDS, self._resume)
+                return
+            self._waited = 0
             try:
                 connection, peer = cast("tuple[socket.socket, object]", self._listener.accept())
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from ...shared.counts import Counts, NoOthers
 from ..caller_address import network_of
 
 HEALTH_PATHS = b"/v2/health/"
@@ -42,9 +43,11 @@ class ConnectionBudget:
         most: the most connections in all.
         most_per_address: the most connections from one IPv4 address or IPv6 network /64; None for half of all. Callers
             of a Unix socket and trusted proxies count in all only.
+        counts: the connections of other processes of this server; None if there are none.
     """
 
-    def __init__(self, most: int, most_per_address: int | None) -> None:
+    def __init__(self, most: int, most_per_address: int | None, counts: Counts | None = None) -> None:
+        self._counts = NoOthers() if counts is None else counts
         self._most = most
         self._most_per_address = max(1, most // 2) if most_per_address is None else most_per_address
         self._all: dict[asyncio.BaseProtocol, str | None] = {}
@@ -58,15 +61,19 @@ class ConnectionBudget:
         Returns:
             Whether there is room for it; if not, it may ask for health only. None if it must be closed at once.
         """
-        address = None if address is None else network_of(address)
+        address, counts = None if address is None else network_of(address), self._counts
         group = self._by_address.get(address, {}) if address is not None else {}
-        full = group if len(group) >= self._most_per_address else self._all if len(self._all) >= self._most else None
-        if full is None or self._close_oldest_idle(full):
-            self._all[connection] = address
-            group[connection] = None
-            if address is not None:
-                self._by_address[address] = group
-            return True
+        with counts.lock():
+            of_address = len(group) + (0 if address is None else counts.others(address).first)
+            in_all = len(self._all) + counts.others(None).first
+            full = group if of_address >= self._most_per_address else self._all if in_all >= self._most else None
+            if full is None or self._close_oldest_idle(full):
+                self._all[connection] = address
+                group[connection] = None
+                if address is not None:
+                    self._by_address[address] = group
+                self._publish(address)
+                return True
         self._refused += 1
         if len(self._reserve) >= RESERVE and not self._close_oldest_idle(self._reserve):
             return None
@@ -82,6 +89,17 @@ class ConnectionBudget:
             del group[connection]
             if not group:
                 del self._by_address[address]
+        self._publish(address)
+
+    @property
+    def has_more_than_others(self) -> bool:
+        """Whether another process of this server has fewer connections, and should take the next one."""
+        return len(self._all) > self._counts.least()
+
+    def _publish(self, address: str | None) -> None:
+        self._counts.publish(None, len(self._all))
+        if address is not None:
+            self._counts.publish(address, len(self._by_address.get(address, ())))
 
     def _close_oldest_idle(self, connections: Iterable[Any]) -> bool:
         for each in islice(connections, _MOST_SEARCHED):

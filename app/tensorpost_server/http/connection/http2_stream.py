@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from ...shared.counts import Counts
 from .call_slots import CallSlots
 from .connection_budget import ConnectionBudget
 from .frames import (
@@ -43,16 +44,19 @@ class Http2Shared:
         keep_alive_seconds: how long a connection without requests stays open.
         idle_seconds: how long a request may wait for its body, or for the next part of it.
         handle: answers a request; called in a task of its own.
+        loop: the event loop.
+        counts: the connections of other processes of this server; None if there are none.
     """
 
     def __init__(
         self, limits: ConnectionLimits, keep_alive_seconds: float, idle_seconds: float,
         handle: Callable[[Stream], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop,
+        counts: Counts | None = None,
     ) -> None:  # fmt: skip
         self.limits, self.handle, self.loop = limits, handle, loop
         self.keep_alive_seconds, self.idle_seconds = keep_alive_seconds, idle_seconds
         self.connections = set[Any]()
-        self.budget = ConnectionBudget(limits.connections, limits.connections_per_address)
+        self.budget = ConnectionBudget(limits.connections, limits.connections_per_address, counts)
         self.monitor = ConnectionMonitor(self.connections, self.budget, loop, limits.interval)
         self.turns = RequestTurns(loop)
         self.draining = False

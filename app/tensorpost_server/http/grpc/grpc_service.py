@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message
 from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter, TensorpostError
 
+from ...listener import listen_for_grpc
 from ...settings import setting_variable
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..bounded_cache import BoundedCache
@@ -86,7 +87,8 @@ class GrpcServer:
         self._methods = {f"/{PACKAGE}.GRPCInferenceService/{name}".encode(): self._method(name) for name in METHODS}
         self._health = {path for path in self._methods if path.decode().endswith(_HEALTH)}
         settings = self._settings
-        self._open = OpenCalls(_CALLS_PER_REQUEST * settings.max_requests, settings.caller_share)
+        most = service.group.share_of(_CALLS_PER_REQUEST * settings.max_requests)
+        self._open = OpenCalls(most, settings.caller_share)
         self._replays = BoundedCache[tuple[bytes, ...], ReplayFunction](_MOST_REPLAYS)
         self._shared: Http2Shared | None = None
         self._listener: socket.socket | None = None
@@ -103,16 +105,16 @@ class GrpcServer:
         files = grpc_files(settings)
         limits = ConnectionLimits.of_grpc(settings)
         shared = self._shared = Http2Shared(
-            limits, settings.keep_alive_seconds, settings.grpc_idle_seconds, self._handle, loop
+            limits,
+            settings.keep_alive_seconds,
+            settings.grpc_idle_seconds,
+            self._handle,
+            loop,
+            self._service.group.grpc_connections,
         )
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        address = settings.host, settings.grpc_port or 0
-        try:
-            listener = self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise InvalidParameter(
-                f"gRPC cannot listen at {settings.host}:{settings.grpc_port}: {error.strerror or error}"
-            ) from None
+        passed = self._service.group.grpc_listener
+        listener = listen_for_grpc(settings.host, settings.grpc_port or 0) if passed is None else passed
+        self._listener = listener
         self.port = listener.getsockname()[1]
 
         def connection() -> Http2Connection:
@@ -121,10 +123,15 @@ class GrpcServer:
             return Http2Connection(shared)
 
         tls = None if files is None else files.context
+        budget = shared.budget
+
+        def should_wait() -> bool:
+            return budget.has_more_than_others
+
         if sys.platform == "win32":
             self._acceptor = await loop.create_server(connection, sock=listener, ssl=tls)
         else:
-            self._acceptor = Acceptor(listener, _BACKLOG, connection, tls, shared.connections, limits)
+            self._acceptor = Acceptor(listener, _BACKLOG, connection, tls, shared.connections, limits, should_wait)
 
     async def stop(self) -> None:
         """Take no more calls, and let those that run end."""

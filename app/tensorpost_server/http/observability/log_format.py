@@ -22,6 +22,25 @@ def log_formatter(settings: Settings) -> logging.Formatter:
     return JsonFormatter() if log_format(settings) == "json" else ConsoleFormatter()
 
 
+def begin_log(settings: Settings, log_level: str) -> None:
+    """Write the log to standard error as the settings say, from now on.
+
+    Args:
+        settings: `access_log` says in which format.
+        log_level: the least important messages that are written.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_formatter(settings))
+    handler.addFilter(_says_more_than_uvicorn)
+    logging.captureWarnings(True)
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+
+
+def _says_more_than_uvicorn(record: logging.LogRecord) -> bool:
+    """Whether a record is not uvicorn's about a failed start, which our own error with its reason follows."""
+    return record.getMessage() != "Application startup failed. Exiting."
+
+
 class JsonFormatter(logging.Formatter):
     """A record as a JSON object in one line of ASCII: time, event, level, logger, message and, if any, exception."""
 

@@ -1,0 +1,74 @@
+"""What all processes of a server keep, in a database of SQLite: held tensors, stored graphs, shared memory regions.
+
+SQLite ends the transaction of a process that dies. A server of one process has the same database in its own memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+_WAIT_SECONDS = 10.0
+"""How long a process waits for another one's transaction, which takes some 100 microseconds."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS tensors (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner TEXT NOT NULL,
+    name TEXT,
+    reserved TEXT,
+    place INTEGER,
+    data_type TEXT NOT NULL,
+    sizes TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    created REAL NOT NULL,
+    began REAL NOT NULL,
+    used REAL NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS tensors_by_name ON tensors (owner, name) WHERE name IS NOT NULL;
+CREATE TABLE IF NOT EXISTS tensor_uses (
+    number INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (number, place)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tensor_uses_by_place ON tensor_uses (place);
+CREATE TABLE IF NOT EXISTS tensors_gone (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL,
+    at REAL NOT NULL, UNIQUE (owner, name)
+);
+CREATE TABLE IF NOT EXISTS tensors_dropped (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class Catalogue:
+    """The database. Used from one thread of each process.
+
+    Args:
+        path: its file; None for one in the memory of this process.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.database = sqlite3.connect(
+            ":memory:" if path is None else path, timeout=_WAIT_SECONDS, isolation_level=None,
+            check_same_thread=False,  # the application is made on another thread than it runs on
+        )  # fmt: skip
+        if path is not None:
+            self.database.execute("PRAGMA journal_mode = WAL")
+            self.database.execute("PRAGMA synchronous = OFF")  # after a crash of the machine nothing of it is needed
+        self.database.executescript(_TABLES)
+
+    @contextmanager
+    def change(self) -> Generator[sqlite3.Connection]:
+        """A transaction that writes: the others wait, and all of it is done or nothing."""
+        database = self.database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            yield database
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()

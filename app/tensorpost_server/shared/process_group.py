@@ -1,0 +1,88 @@
+"""The processes of one server, as one of them sees them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .buckets import SharedBuckets
+from .catalogue import Catalogue
+from .counts import Counts, NoOthers, SharedCounts
+from .shared_folder import shared_file
+
+_COUNTS = ("requests", "connections", "grpc_connections")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """What a process shares with the others.
+
+    Attributes:
+        folder: where it lies; None if there is one process.
+        place: which of the processes this one is, from 0 on.
+        processes: how many take connections.
+        requests: requests and bytes in flight.
+        connections: open connections.
+        buckets: what is left of quotas; None if there is one process.
+        catalogue: what is kept.
+        grpc_connections: open connections of gRPC.
+        grpc_listener: the socket on which all listen for gRPC; None if there is none, or the process makes its own.
+    """
+
+    folder: Path | None = None
+    place: int = 0
+    processes: int = 1
+    requests: Counts = field(default_factory=NoOthers)
+    connections: Counts = field(default_factory=NoOthers)
+    buckets: SharedBuckets | None = None
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    grpc_connections: Counts = field(default_factory=NoOthers)
+    grpc_listener: socket.socket | None = None
+
+    @classmethod
+    def create(cls, folder: Path, processes: int) -> None:
+        """Make the files of a group in an empty folder, with places for as many successors."""
+        for name in _COUNTS:
+            SharedCounts.create(shared_file(folder, name), places_of(processes))
+        SharedBuckets.create(shared_file(folder, "buckets"))
+        Catalogue(shared_file(folder, "catalogue")).close()
+
+    @classmethod
+    def join(cls, folder: Path, place: int, processes: int, grpc_listener: socket.socket | None = None) -> ProcessGroup:
+        """The group in a folder, for the process at a place."""
+        requests, connections, grpc = [
+            SharedCounts(shared_file(folder, name), place, places_of(processes)) for name in _COUNTS
+        ]
+        buckets = SharedBuckets(shared_file(folder, "buckets"))
+        catalogue = Catalogue(shared_file(folder, "catalogue"))
+        return cls(folder, place, processes, requests, connections, buckets, catalogue, grpc, grpc_listener)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is another process."""
+        return self.folder is not None
+
+    def set_ready(self, *, is_ready: bool) -> None:
+        """Say whether this process takes connections."""
+        if isinstance(self.connections, SharedCounts):
+            self.connections.set_ready(is_ready=is_ready)
+
+    def clear(self, place: int) -> None:
+        """Take out what the process at a place had counted, which has ended."""
+        for counts in (self.requests, self.connections, self.grpc_connections):
+            if isinstance(counts, SharedCounts):
+                counts.clear(place)
+
+    def close(self) -> None:
+        """Take no more connections from the others. What is counted stays until the process has ended."""
+        self.set_ready(is_ready=False)
+
+    def share_of(self, count: int) -> int:
+        """The part of something that each process has of its own, at least 1 of it unless there is none."""
+        return min(count, max(1, count // self.processes))
+
+
+def places_of(processes: int) -> int:
+    """Places for that many processes, and for the successor of each while it is replaced."""
+    return 2 * processes

@@ -1,0 +1,283 @@
+"""Several processes that serve one port: `tensorpost serve --workers`.
+
+The supervisor has the listening sockets and the folder that the processes share, and serves nothing itself. It starts a
+process again that ended by itself, and says so; it passes signals on; and it replaces the processes one after the other
+at SIGUSR2, during which the port stays open.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tensorpost.values.problems import ServerFault, from_problem
+
+from .shared.process_group import ProcessGroup, places_of
+from .shared.shared_folder import make_shared_folder, remove_shared_folder
+
+_RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""How long a process waits that ended by itself, one time after the other; from the start when it has run a minute."""
+
+_STEADY_SECONDS = 60.0
+_AFTER_DRAIN_SECONDS = 5.0  # beyond `shutdown_seconds`, for a process that does not end
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A process that was started.
+
+    Attributes:
+        place: which one it is; see `ProcessGroup`.
+        running: the process.
+        said: the end of a pipe on which it says that it is ready, or why not.
+        began: when it was started.
+        is_ready: whether it takes connections.
+        ends: whether it was told to end.
+        replaces: the process that ends when this one is ready.
+    """
+
+    place: int
+    running: subprocess.Popen[bytes]
+    said: int
+    began: float
+    is_ready: bool = False
+    ends: bool = False
+    replaces: _Process | None = None
+    _text: bytearray = field(default_factory=bytearray)
+
+    def read(self) -> dict[str, Any] | None:
+        """What it says: an empty object if it is ready, a problem if it cannot be; None if there is no whole line."""
+        part = os.read(self.said, 65536)
+        self._text += part
+        if b"\n" in self._text:
+            return json.loads(self._text.partition(b"\n")[0])
+        return None if part else {"detail": "it ended before it was ready; its messages are above"}
+
+
+class Supervisor:
+    """Starts processes and keeps them running.
+
+    Args:
+        processes: how many.
+        listener: the socket that all listen on.
+        grpc: the same for gRPC; None without it.
+        chosen: the settings that were given as options, as `read_settings` takes them.
+        log_level: the least important messages that are shown.
+        drain_seconds: how long a process may take to end in order.
+        announce: called once, when all processes take connections.
+    """
+
+    def __init__(
+        self, processes: int, listener: socket.socket, grpc: socket.socket | None, chosen: Mapping[str, Any],
+        log_level: str, drain_seconds: float, announce: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self._processes, self._listener, self._grpc = processes, listener, grpc
+        self._chosen = {name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()}
+        self._log_level, self._drain_seconds, self._announce = log_level, drain_seconds, announce
+        self._folder = make_shared_folder()
+        ProcessGroup.create(self._folder, processes)
+        self._group = ProcessGroup.join(self._folder, 0, processes)
+        self._life, self._life_of_processes = os.pipe()  # the processes have the reading end
+        self._running: list[_Process] = []
+        self._due: list[tuple[float, int]] = []  # places whose process is started again, and when
+        self._failures = [0] * places_of(processes)
+        self._to_replace: list[_Process] = []
+        self._was_announced = self._stops = False
+        self._signals: list[int] = []
+        self._stop_at = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Run until told to stop.
+
+        Raises:
+            TensorpostError: a process could not start when the server began; the message is the process's.
+        """
+        wake, woken = socket.socketpair()
+        wake.setblocking(False)
+        woken.setblocking(False)
+        self._selector.register(woken, selectors.EVENT_READ)
+        handled = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2]
+        before = {number: signal.signal(number, self._take) for number in [*handled, signal.SIGCHLD]}
+        before_wake = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        try:
+            for place in range(self._processes):
+                self._start(place)
+            while self._running or self._due:
+                self._turn(woken)
+        finally:
+            signal.set_wakeup_fd(before_wake)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for process in self._running:
+                process.running.kill()
+                process.running.wait()
+            os.close(self._life_of_processes)
+            os.close(self._life)
+            self._selector.close()
+            wake.close()
+            woken.close()
+            remove_shared_folder(self._folder)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _turn(self, woken: socket.socket) -> None:
+        """Wait until something happens, and do what follows from it."""
+        now = time.monotonic()
+        times = [when for when, _ in self._due] + ([self._stop_at] if self._stops else [])
+        for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    woken.recv(4096)
+            else:
+                self._hear(key.data)
+        signals, self._signals = self._signals, []
+        for number in signals:
+            self._handle(number)
+        self._reap()
+        now = time.monotonic()
+        due = [place for when, place in self._due if when <= now]
+        self._due = [(when, place) for when, place in self._due if when > now]
+        for place in due:
+            self._start(place)
+        if self._stops and now >= self._stop_at:
+            for process in self._running:
+                _log.error("process %d did not end in time, and is ended now", process.running.pid)
+                process.running.kill()
+            self._stop_at = now + _AFTER_DRAIN_SECONDS
+
+    def _start(self, place: int, replaces: _Process | None = None) -> None:
+        said, told = os.pipe()
+        passed = [self._listener.fileno(), told, self._life]
+        arguments: dict[str, Any] = {
+            "folder": str(self._folder), "place": place, "processes": self._processes,
+            "listener": self._listener.fileno(), "grpc": None, "ready": told, "life": self._life,
+            "log_level": self._log_level, "chosen": self._chosen,
+        }  # fmt: skip
+        if self._grpc is not None:
+            arguments["grpc"] = self._grpc.fileno()
+            passed.append(self._grpc.fileno())
+        command = [sys.executable, "-m", "tensorpost_server.server_process", json.dumps(arguments)]
+        # In a session of its own: the terminal's Ctrl+C is for the supervisor, which passes it on.
+        running = subprocess.Popen(  # noqa: S603 # our own interpreter and module
+            command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        os.close(told)
+        process = _Process(place, running, said, time.monotonic(), replaces=replaces)
+        self._running.append(process)
+        self._selector.register(said, selectors.EVENT_READ, process)
+
+    def _hear(self, process: _Process) -> None:
+        said = process.read()
+        if said is None:
+            return
+        self._selector.unregister(process.said)
+        os.close(process.said)
+        process.said = -1
+        if said:
+            self._cannot_start(process, said)
+            return
+        process.is_ready = True
+        if process.replaces is not None:
+            _log.info("process %d takes the place of %d", process.running.pid, process.replaces.running.pid)
+            self._tell(process.replaces, signal.SIGTERM)
+        if not self._was_announced and sum(each.is_ready for each in self._running) == self._processes:
+            self._was_announced = True
+            self._announce()
+        self._replace_next()
+
+    def _cannot_start(self, process: _Process, said: dict[str, Any]) -> None:
+        if self._was_announced or self._stops:
+            _log.error("process %d could not start: %s", process.running.pid, said.get("detail"))
+            return
+        self._stop(signal.SIGTERM)
+        while self._running:
+            self._running.pop().running.wait()
+        raise from_problem(said, 500) if "type" in said else ServerFault(f"a process could not start: {said['detail']}")
+
+    def _handle(self, number: int) -> None:
+        if number in (signal.SIGINT, signal.SIGTERM):
+            self._stop(number)
+        elif number == signal.SIGHUP:
+            for process in self._running:
+                self._tell(process, number, ends=False)
+        elif number == signal.SIGUSR2 and not self._stops:
+            self._to_replace = [each for each in self._running if not each.ends]
+            self._replace_next()
+
+    def _stop(self, number: int) -> None:
+        """Let all processes end in order; a second signal ends them at once, as in one process."""
+        self._stops, self._due, self._to_replace = True, [], []
+        self._stop_at = time.monotonic() + self._drain_seconds + _AFTER_DRAIN_SECONDS
+        for process in self._running:
+            self._tell(process, number)
+
+    def _replace_next(self) -> None:
+        """Start the successor of the next process that is to be replaced, unless one is being replaced."""
+        if self._stops or not self._to_replace or any(not each.is_ready or each.ends for each in self._running):
+            return
+        old = self._to_replace.pop(0)
+        taken = {each.place for each in self._running}
+        if old in self._running:
+            self._start(next(place for place in range(places_of(self._processes)) if place not in taken), old)
+        else:
+            self._replace_next()
+
+    @staticmethod
+    def _tell(process: _Process, number: int, *, ends: bool = True) -> None:
+        process.ends = process.ends or ends
+        with suppress(ProcessLookupError):
+            process.running.send_signal(number)
+
+    def _reap(self) -> None:
+        """Take note of processes that have ended, and start those again that were not told to."""
+        for process in [each for each in self._running if each.running.poll() is not None]:
+            self._running.remove(process)
+            if process.said >= 0:
+                self._hear_last(process)
+            self._group.clear(process.place)
+            if process.ends or self._stops:
+                continue
+            now = time.monotonic()
+            steady = now - process.began > _STEADY_SECONDS
+            count = self._failures[process.place] = 1 if steady else self._failures[process.place] + 1
+            wait = _RESTART_SECONDS[min(count, len(_RESTART_SECONDS)) - 1]
+            _log.error(
+                "process %d ended %s; another one is started%s", process.running.pid, _how(process.running.returncode),
+                f" in {wait:g} s" if wait else "",
+            )  # fmt: skip
+            self._due.append((now + wait, process.place))
+        self._replace_next()
+
+    def _hear_last(self, process: _Process) -> None:
+        """A process ended before it was ready."""
+        said = process.read()
+        self._selector.unregister(process.said)
+        os.close(process.said)
+        process.said = -1
+        self._cannot_start(process, said or {"detail": "it ended before it was ready"})
+
+
+def _how(status: int) -> str:
+    """A process's end in words."""
+    if status >= 0:
+        return f"with status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
