@@ -455,23 +455,15 @@ def test_two_callers_and_one_name_never_mix(tmp_path: Path) -> None:
         if found.size and not (mine <= found[0] <= mine + 6 and (found == found[0]).all()):
             wrong.append(f"{found[:3]} of {mine}")
 
-    def expire() -> None:
-        store = server.app.state.service.tensors
-        while not done.wait(0.02):
-            for tensor in [*store._tensors.values()]:
-                tensor.began = time.monotonic() - 10_000  # the store's next look at it drops it
-
-    done = threading.Event()
-    with serving(backend="numpy", keys_file=file, held_tensor_seconds=9_000) as server:
+    with serving(backend="numpy", keys_file=file, held_tensor_seconds=1) as server:
         service = server.app.state.service
         threads = [threading.Thread(target=work, args=(number % 2, number)) for number in range(6)]
-        threads.append(threading.Thread(target=expire))
         for thread in threads:
             thread.start()
-        for thread in threads[:-1]:
+        for thread in threads:
             thread.join()
-        done.set()
-        threads[-1].join()
+        time.sleep(1.01)
+        service.sweep()
         assert wrong == []
         assert service.tensors.dropped["expired"] > 0
         assert service.tensors.dropped["replaced"] + service.tensors.dropped["deleted"] > 0

@@ -29,6 +29,7 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost_server import commands
 from tensorpost_server.http.wires.kept_answer import KeptAnswer
+from tensorpost_server.http.wires.tensor_store import MOST_GONE
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 SUM: dict[str, Any] = {
@@ -43,6 +44,13 @@ _NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8"}
 def app() -> Iterator[AppClient]:
     with http_app(backend="numpy") as client:
         yield client
+
+
+def pass_time(app: AppClient, **seconds: int) -> None:
+    """Let so many seconds pass since tensors were used, or made."""
+    with app.service.group.catalogue.change() as database:
+        for column, passed in seconds.items():
+            database.execute(f"UPDATE tensors SET {column} = {column} - ?", (passed,))  # noqa: S608 # a column of ours
 
 
 def saved(array: Any) -> bytes:
@@ -558,8 +566,7 @@ def test_what_a_caller_may_hold_is_limited(settings: Mapping[str, int], setting:
 def test_a_tensor_that_is_still_read_counts_without_its_name() -> None:
     with http_app(backend="numpy", max_held_tensor_bytes=2 * X.nbytes + 1) as app:
         assert [hold(app, name).status_code for name in ("a", "b")] == [201, 201]
-        tensor = app.service.tensors.find("", "a")
-        tensor.acquire()
+        tensor = app.service.tensors.use("", "a")
         assert app.request("DELETE", "/v1/tensors/a").status_code == 204
         assert_problem(hold(app, "c"), 507, "insufficient-storage")
         assert app.request("DELETE", "/v1/tensors/b").status_code == 204
@@ -602,15 +609,13 @@ def test_held_tensors_leave_half_of_the_memory_to_requests() -> None:
 
 def test_what_nobody_uses_is_freed_and_says_so(app: AppClient) -> None:
     hold(app, "x")
-    (tensor,) = app.service.tensors.listed("")
-    tensor.used = time.monotonic() - 3600
+    pass_time(app, used=3600)
     problem = assert_problem(app.get("/v1/tensors/x"), 410, "tensor-gone")
     assert problem["reason"] == "idle"
     assert "TENSORPOST_HELD_TENSOR_IDLE_SECONDS" in problem["detail"]
     assert app.service.admission.bytes_in_flight == 0
     hold(app, "y")
-    (tensor,) = app.service.tensors.listed("")
-    tensor.used = time.monotonic() - 3600
+    pass_time(app, used=3600)
     app.service.sweep()
     assert app.service.tensors.count == 0
 
@@ -618,15 +623,15 @@ def test_what_nobody_uses_is_freed_and_says_so(app: AppClient) -> None:
 def test_a_use_renews_the_time() -> None:
     with http_app(backend="numpy", held_tensor_idle_seconds=100, held_tensor_seconds=1000) as app:
         hold(app, "x")
-        (tensor,) = app.service.tensors.listed("")
-        tensor.used = time.monotonic() - 99
+        pass_time(app, used=99)
         app.post("/v1/onnx/Neg?X=@x", b"", {})
-        assert time.monotonic() - tensor.used < 50
-        tensor.acquire()  # a request that reads it, however long
-        tensor.used = time.monotonic() - 101
+        (held,) = app.service.tensors.listed("")
+        assert time.monotonic() - held.used < 50
+        tensor = app.service.tensors.use("", "x")  # by a request that reads it, however long
+        pass_time(app, used=101)
         app.service.sweep()
         assert app.service.tensors.count == 1
-        tensor.began = time.monotonic() - 1000
+        pass_time(app, began=1000)
         problem = assert_problem(app.get("/v1/tensors/x"), 410, "tensor-gone")
         assert problem["reason"] == "expired"
         assert "TENSORPOST_HELD_TENSOR_SECONDS" in problem["detail"]
@@ -639,11 +644,14 @@ def test_a_use_renews_the_time() -> None:
 def test_what_is_known_of_tensors_that_are_gone_is_bounded(app: AppClient) -> None:
     hold(app, "first")
     app.request("DELETE", "/v1/tensors/first")
-    store = app.service.tensors
-    for number in range(store._gone.most_entries):
-        store._gone.put(("", str(number)), ("deleted", 0.0))
-    assert len(store._gone) == store._gone.most_entries
+    hold(app, "second")
+    with app.service.group.catalogue.change() as database:
+        rows = [("", str(number), "deleted", 0.0) for number in range(MOST_GONE - 1)]
+        database.executemany("INSERT INTO tensors_gone (owner, name, reason, at) VALUES (?, ?, ?, ?)", rows)
+    assert_problem(app.get("/v1/tensors/first"), 410, "tensor-gone")
+    app.request("DELETE", "/v1/tensors/second")
     assert_problem(app.get("/v1/tensors/first"), 404, "tensor-not-found")
+    assert_problem(app.get("/v1/tensors/second"), 410, "tensor-gone")
 
 
 def test_metrics_count_held_tensors(app: AppClient) -> None:

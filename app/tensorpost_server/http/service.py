@@ -90,7 +90,7 @@ class Service:
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self._model_of_caller, self._stored_of)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
-        self.tensors = TensorStore(self.settings, self.admission)
+        self.tensors = TensorStore(self.settings, self.admission, self.group)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
 
     @property

@@ -70,11 +70,11 @@ async def list_tensors(request: Request) -> JsonDocument:
         for key, worker in service.opened().workers.items()
         if isinstance(worker.backend, SharingBackend)
     }
-    tensors = service.tensors.listed(service.owner_of(request.scope))
-    described = [
-        tensor.describe([key for key, backend in sharing.items() if backend.has_copy(tensor.data)])
-        for tensor in tensors
-    ]
+    described: list[dict[str, Any]] = []
+    for tensor in service.tensors.listed(service.owner_of(request.scope)):
+        data = service.tensors.data_of(tensor)
+        copies = [key for key, backend in sharing.items() if data is not None and backend.has_copy(data)]
+        described.append(tensor.describe(copies))
     return JsonDocument({"tensors": described})
 
 

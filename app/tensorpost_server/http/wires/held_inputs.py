@@ -19,7 +19,7 @@ from ..access.access_control import SCOPES
 from ..calls.call import AnnouncedTensor
 from ..media_types import MediaType
 from .call_parser import MOST_JSON_CONTAINERS, CallParser
-from .tensor_store import StoredTensor, TensorStore
+from .tensor_store import OpenTensor, TensorStore
 from .wire import ReadContext
 
 MEMBER = "tensors"
@@ -127,7 +127,7 @@ class CallerTensors:
     store: TensorStore
     owner: str
     may_keep: bool
-    _used: list[StoredTensor] = field(default_factory=list[StoredTensor])
+    _used: list[OpenTensor] = field(default_factory=list[OpenTensor])
 
     @classmethod
     def of(cls, store: TensorStore, owner: str, scope: Scope) -> CallerTensors:
@@ -135,14 +135,13 @@ class CallerTensors:
         scopes: Sequence[str] | None = scope.get(SCOPES)
         return cls(store, owner, scopes is None or "tensors" in scopes)
 
-    def use(self, name: str) -> StoredTensor:
+    def use(self, name: str) -> OpenTensor:
         """A tensor, in use until the request ends.
 
         Raises:
             TensorGone, TensorNotFound: there is none of this name.
         """
-        tensor = self.store.find(self.owner, name)
-        tensor.acquire()
+        tensor = self.store.use(self.owner, name)
         self._used.append(tensor)
         return tensor
 

@@ -114,7 +114,7 @@ class KeptAnswer:
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
         """See `Answer.whole`: the tensors get their names, all of them or none, and are described."""
-        tensors = self.tensors.store.finish(self._places)
+        tensors = [tensor for tensor, _ in self.tensors.store.finish(self._places)]
         slots = self.graph.output_slots
         kept = {slot.name: tensor.describe() for slot, tensor in zip(slots, tensors, strict=True)}
         document: Mapping[str, Any] = {

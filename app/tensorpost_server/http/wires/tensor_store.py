@@ -2,17 +2,21 @@
 
 The bytes of a tensor never change. Replacing or deleting one takes its name away; its memory is given back when the
 last request that reads it has ended. What it takes is part of the memory budget until then.
+
+Which tensors there are, and which process reads them, is in the catalogue that all processes share; a process has the
+bytes of those open that it has used.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
 import secrets
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
@@ -26,95 +30,50 @@ from tensorpost.values.problems import (
 
 from ...engine import Admission
 from ...settings import Settings, setting_variable
-from ..bounded_cache import BoundedCache
+from ...shared.process_group import ProcessGroup
+from .held_tensor import COLUMNS, HeldTensor
+from .tensor_memory import OwnMemory, SharedMemoryFiles, TensorMemory
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_MOST_GONE = 4096
+MOST_GONE = 4096
 """Names of tensors that are not there any more of which the reason is known; a few hundred bytes each."""
 
 REASONS = ("deleted", "replaced", "idle", "expired")
 """Why a tensor lost its name."""
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_NAMED = f"SELECT {COLUMNS} FROM tensors WHERE name IS NOT NULL"  # noqa: S608 # of constants
+
 
 @dataclass(slots=True, eq=False)
-class StoredTensor:
-    """A tensor with its bytes; `acquire` and `release` are called around each use.
+class OpenTensor:
+    """A tensor with its bytes in this process. Each use, of `TensorStore.use`, is ended by `release`.
 
     Attributes:
-        name: its name.
-        owner: the caller that it belongs to.
-        layout: type and sizes; packed.
+        held: the tensor.
         data: its bytes, which cannot be written.
-        number: a number that no other tensor of this server has.
-        created: when it was made, seconds since 1970.
-        began: when it was made, by the store's clock.
-        used: when it was used last, by the store's clock.
+        uses: how many requests of this process read it.
     """
 
-    name: str
-    owner: str
-    layout: Layout
+    held: HeldTensor
     data: memoryview
-    number: int
-    created: float
-    began: float
-    used: float
-    _freed: Callable[[StoredTensor], object]
-    _uses: int = 1
-
-    def acquire(self) -> None:
-        """Count one more use; each is ended by `release`."""
-        self._uses += 1
-
-    def release(self) -> None:
-        """End a use; with the last one the memory is given back."""
-        self._uses -= 1
-        self.used = time.monotonic()
-        if not self._uses:
-            self.data = memoryview(b"")
-            self._freed(self)
+    _store: TensorStore
+    uses: int = 0
 
     @property
-    def is_in_use(self) -> bool:
-        """Whether a request reads it."""
-        return self._uses > 1
+    def layout(self) -> Layout:
+        """Type and sizes; packed."""
+        return self.held.layout
 
     @property
     def tag(self) -> str:
-        """What tells it from any other tensor, also of the same name."""
-        return f"{self.name}#{self.number}@{self.created!r}"
+        """What tells it from any other tensor."""
+        return self.held.tag
 
-    def describe(self, copies: Sequence[str] = ()) -> dict[str, Any]:
-        """What the service says of it.
-
-        Args:
-            copies: the devices that have a copy of it.
-        """
-        row, now = self.layout.data_type, time.monotonic()
-        return {
-            "name": self.name,
-            "data_type": row.directml or row.numpy_name.upper(),
-            "dtype": row.numpy_name,
-            "sizes": list(self.layout.sizes),
-            "size_in_bytes": self.layout.size_in_bytes,
-            "device": ", ".join(["host memory", *copies]),
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.created)),
-            "age_seconds": round(now - self.began, 1),
-            "idle_seconds": 0.0 if self.is_in_use else round(now - self.used, 1),
-        }
-
-
-@dataclass(slots=True)
-class _Use:
-    """What a caller's tensors take.
-
-    Attributes:
-        tensors: how many have a name, or are being received.
-        bytes: their memory, and that of tensors without a name which requests still read.
-    """
-
-    tensors: int = 0
-    bytes: int = 0
+    def release(self) -> None:
+        """End a use. With the last one of a tensor that has no name any more, the memory is given back."""
+        self.uses -= 1
+        if not self.uses:
+            self._store.end_uses(self.held.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,22 +81,25 @@ class TensorPlace:
     """Room for a tensor that is being received or computed; ended by `finish` or `close`.
 
     Attributes:
-        name: the name that the tensor is to have.
+        number: the tensor's number.
+        name: the name that it is to have.
         owner: its caller.
         layout: type and sizes.
         replaces: whether it may take the place of another tensor of this name.
         memory: where its bytes go.
+        is_open: whether the tensor is not there yet.
     """
 
+    number: int
     name: str
     owner: str
     layout: Layout
     replaces: bool
     memory: memoryview
     _store: TensorStore
-    _is_open: bool = True
+    is_open: bool = True
 
-    def finish(self) -> tuple[StoredTensor, bool]:
+    def finish(self) -> tuple[HeldTensor, bool]:
         """Give the tensor its name; all of its bytes have been written.
 
         Returns:
@@ -146,19 +108,14 @@ class TensorPlace:
         Raises:
             TensorExists: another request has made one of this name meanwhile.
         """
-        replaced = self._store.add(self)
-        self.end()
-        return replaced
-
-    def end(self) -> None:
-        """The tensor is there, and has the room."""
-        self._is_open = False
+        (made,) = self._store.finish([self])
+        return made
 
     def close(self) -> None:
         """Give the room back, unless the tensor is there."""
-        if self._is_open:
-            self._is_open = False
-            self._store.give_back(self.owner, self.layout.size_in_bytes, named=True)
+        if self.is_open:
+            self.is_open = False
+            self._store.give_back(self)
 
 
 @dataclass(slots=True)
@@ -168,57 +125,71 @@ class TensorStore:
     Attributes:
         settings: limits and lifetimes.
         admission: the memory budget.
-        dropped: how many tensors have lost their name, by the reason.
-        size_in_bytes: memory of all tensors.
+        group: the processes of the server.
     """
 
     settings: Settings
     admission: Admission
-    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    size_in_bytes: int = 0
-    _tensors: dict[tuple[str, str], StoredTensor] = field(default_factory=dict[tuple[str, str], StoredTensor])
-    _uses: dict[str, _Use] = field(default_factory=dict[str, _Use])
-    _gone: BoundedCache[tuple[str, str], tuple[str, float]] = field(
-        default_factory=lambda: BoundedCache[tuple[str, str], tuple[str, float]](_MOST_GONE)
-    )
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    group: ProcessGroup
+    _memory: TensorMemory = field(init=False)
+    _open: dict[int, OpenTensor] = field(default_factory=dict[int, OpenTensor])
+    _version: int = -1
+
+    def __post_init__(self) -> None:
+        folder = self.group.folder
+        self._memory = OwnMemory(self.admission.buffers) if folder is None else SharedMemoryFiles(folder)
 
     @property
     def count(self) -> int:
         """How many tensors have a name."""
-        return len(self._tensors)
+        return int(self._database.execute("SELECT count(name) FROM tensors").fetchone()[0])
 
-    def find(self, owner: str, name: str) -> StoredTensor:
-        """The caller's tensor of this name.
+    @property
+    def size_in_bytes(self) -> int:
+        """The memory of all tensors."""
+        return self.admission.counts.held_bytes
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many tensors have lost their name, by the reason."""
+        return dict.fromkeys(REASONS, 0) | dict(self._database.execute("SELECT reason, count FROM tensors_dropped"))
+
+    def use(self, owner: str, name: str) -> OpenTensor:
+        """The caller's tensor of this name, in use until `release`.
 
         Raises:
             TensorGone: there was one, and the message says when and why it went.
             TensorNotFound: there is none; nothing tells whether another caller has one.
         """
-        found = self._tensors.get((owner, name))
-        if found is not None and (reason := self._over(found, time.monotonic())) is not None:
-            self._drop(found, reason)
-            found = None
-        if found is not None:
-            found.used = time.monotonic()
-            return found
-        if (gone := self._gone.get((owner, name))) is not None:
-            reason, when = gone
-            raise TensorGone(
-                f"the held tensor {name!r} {self._why(reason)} at {_clock(when)}; send it again",
-                extra={"tensor": name, "reason": reason},
-            )
-        guess = nearest(name, [each for of, each in self._tensors if of == owner])
-        hint = f"; did you mean {guess!r}?" if guess else ""
-        raise TensorNotFound(
-            f"there is no held tensor {name[:100]!r}{hint}; held tensors are lost when the server stops",
-            extra={"tensor": name[:100], "nearest": guess},
-        )
+        self._drop_if_over(self._named(owner, name))
+        with self._change() as database:
+            held = self._find(owner, name)
+            known = self._open.get(held.number)
+            if known is None or not known.uses:
+                database.execute("INSERT OR IGNORE INTO tensor_uses VALUES (?, ?)", (held.number, self.group.place))
+        if known is None:
+            known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
+            self._open[held.number] = known
+        known.uses += 1
+        return known
 
-    def listed(self, owner: str) -> Sequence[StoredTensor]:
+    def end_uses(self, number: int) -> None:
+        """No request of this process reads a tensor any more; called by it."""
+        with self._change() as database:
+            database.execute("DELETE FROM tensor_uses WHERE number = ? AND place = ?", (number, self.group.place))
+            database.execute("UPDATE tensors SET used = ? WHERE number = ?", (time.monotonic(), number))
+            self._free_unless_used(number)
+
+    def listed(self, owner: str) -> Sequence[HeldTensor]:
         """The caller's tensors, by name."""
         self.sweep()
-        return sorted([each for (of, _), each in self._tensors.items() if of == owner], key=lambda each: each.name)
+        rows = self._database.execute(f"{_NAMED} AND owner = ? ORDER BY name", (owner,))
+        return [HeldTensor.of_row(row) for row in rows]
+
+    def data_of(self, tensor: HeldTensor) -> memoryview | None:
+        """The bytes of a tensor, where this process has them open."""
+        known = self._open.get(tensor.number)
+        return None if known is None else known.data
 
     def check_new(self, owner: str, name: str, *, replaces: bool) -> None:
         """Refuse a name that a new tensor cannot have.
@@ -232,8 +203,8 @@ class TensorStore:
                 f"a tensor cannot be called {name[:100]!r}; a name has 1 to 100 letters, digits, dots, hyphens and "
                 "underscores, and begins with a letter, a digit or an underscore"
             )
-        before = self._tensors.get((owner, name))
-        if before is not None and not replaces and self._over(before, time.monotonic()) is None:
+        before = None if replaces else self._named(owner, name)
+        if before is not None and self._reason_to_drop(before) is None:
             raise TensorExists(
                 f"there is a held tensor {name!r} already; send replace=true to replace it, or choose another name",
                 extra={"tensor": name},
@@ -256,97 +227,163 @@ class TensorStore:
         name = f"t{secrets.token_hex(12)}" if name is None else name
         self.check_new(owner, name, replaces=replaces)
         self.sweep()
-        settings, size = self.settings, layout.size_in_bytes
-        use = self._uses.get(owner, _Use())
-        if use.tensors >= settings.max_held_tensors and not (replaces and (owner, name) in self._tensors):
-            raise _full(
-                "the number of your held tensors", use.tensors + 1, settings.max_held_tensors, "max_held_tensors"
-            )
-        if use.bytes + size > settings.max_held_tensor_bytes:
-            raise _full(
-                "the memory of your held tensors", use.bytes + size, settings.max_held_tensor_bytes,
-                "max_held_tensor_bytes",
-            )  # fmt: skip
-        admission = self.admission
-        if admission.kept_bytes + size > admission.memory_bytes // 2:
-            what = "the memory of all that stays here"
-            raise _full(what, admission.kept_bytes + size, admission.memory_bytes // 2, "memory_bytes", ", half of it")
-        admission.keep(size)
-        use.tensors, use.bytes = use.tensors + 1, use.bytes + size
-        self._uses[owner] = use
-        self.size_in_bytes += size
+        size, now = layout.size_in_bytes, time.monotonic()
+        with self._change() as database:
+            self._check_limits(owner, name, size, replaces=replaces)
+            sizes, kind = json.dumps(layout.sizes), layout.data_type.numpy_name
+            number = database.execute(
+                "INSERT INTO tensors (owner, reserved, place, data_type, sizes, size, created, began, used) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (owner, name, self.group.place, kind, sizes, size, time.time(), now, now),
+            ).lastrowid
+            assert number is not None
+            self.admission.hold(size)
+        place = TensorPlace(number, name, owner, layout, replaces, memoryview(b""), self)
         try:
-            return TensorPlace(name, owner, layout, replaces, admission.buffers.allocate(size), self)
-        except MemoryError:
-            self.give_back(owner, size, named=True)
+            place.memory = self._memory.allocate(number, size)
+        except BaseException:
+            place.close()
             raise
+        return place
 
-    def add(self, place: TensorPlace) -> tuple[StoredTensor, bool]:
-        """Give a tensor its name; called by its place."""
-        self.check_new(place.owner, place.name, replaces=place.replaces)
-        key, now = (place.owner, place.name), time.monotonic()
-        before = self._tensors.get(key)
-        if before is not None:
-            self._drop(before, "replaced")
-        self._gone.pop(key, None)
-        tensor = StoredTensor(
-            place.name, place.owner, place.layout, place.memory.toreadonly(), next(self._numbers), time.time(), now,
-            now, self._freed,
-        )  # fmt: skip
-        self._tensors[key] = tensor
-        return tensor, before is not None
+    def finish(self, places: Sequence[TensorPlace]) -> list[tuple[HeldTensor, bool]]:
+        """Give tensors their names, all of them or none; all of their bytes have been written.
 
-    def finish(self, places: Sequence[TensorPlace]) -> list[StoredTensor]:
-        """Give several tensors their names, all of them or none; all of their bytes have been written.
+        Returns:
+            Each tensor, and whether it took the place of another one.
 
         Raises:
             TensorExists: another request has made one of these names meanwhile.
         """
-        for place in places:
-            self.check_new(place.owner, place.name, replaces=place.replaces)
-        return [place.finish()[0] for place in places]
+        made: list[tuple[HeldTensor, bool]] = []
+        with self._change() as database:
+            for place in places:
+                self.check_new(place.owner, place.name, replaces=place.replaces)
+            for place in places:
+                before = self._named(place.owner, place.name)
+                if before is not None:
+                    self._drop(before, "replaced")
+                created, now = time.time(), time.monotonic()
+                database.execute("DELETE FROM tensors_gone WHERE owner = ? AND name = ?", (place.owner, place.name))
+                database.execute(
+                    "UPDATE tensors SET name = reserved, reserved = NULL, place = NULL, created = ?, began = ?, "
+                    "used = ? WHERE number = ?",
+                    (created, now, now, place.number),
+                )
+                held = HeldTensor(
+                    place.number, place.owner, place.name, place.layout, created, now, now, is_in_use=False
+                )
+                made.append((held, before is not None))
+        for place, (held, _) in zip(places, made, strict=True):
+            place.is_open = False
+            self._open[place.number] = OpenTensor(held, place.memory.toreadonly(), self)
+        return made
+
+    def give_back(self, place: TensorPlace) -> None:
+        """A tensor does not come; called by its place."""
+        place.memory = memoryview(b"")
+        self._memory.free(place.number)
+        with self._change() as database:
+            database.execute("DELETE FROM tensors WHERE number = ?", (place.number,))
+            self.admission.let_go(place.layout.size_in_bytes)
 
     def delete(self, owner: str, name: str) -> None:
         """Take a tensor's name away.
 
         Raises:
-            TensorGone, TensorNotFound: see `find`.
+            TensorGone, TensorNotFound: see `use`.
         """
-        self._drop(self.find(owner, name), "deleted")
+        self._drop_if_over(self._named(owner, name))
+        with self._change():
+            self._drop(self._find(owner, name), "deleted")
 
     def free(self, owner: str, names: Iterable[str]) -> None:
         """Delete tensors that nobody refers to any more; names that there are not are passed over."""
-        for name in names:
-            if (found := self._tensors.get((owner, name))) is not None:
-                self._drop(found, "deleted")
+        with self._change():
+            for name in names:
+                if (found := self._named(owner, name)) is not None:
+                    self._drop(found, "deleted")
 
     def sweep(self) -> None:
         """Drop tensors that were not used for too long, or held for too long."""
-        now = time.monotonic()
-        over = [
-            (tensor, reason) for tensor in self._tensors.values() if (reason := self._over(tensor, now)) is not None
-        ]
-        for tensor, reason in over:
-            self._drop(tensor, reason)
+        now, settings = time.monotonic(), self.settings
+        before = now - settings.held_tensor_idle_seconds
+        if settings.held_tensor_seconds:
+            before = max(before, now - settings.held_tensor_seconds)
+        # None can be over that was used since then and is not older.
+        rows = self._database.execute(f"{_NAMED} AND (used <= ?1 OR began <= ?1)", (before,)).fetchall()
+        for row in rows:
+            self._drop_if_over(HeldTensor.of_row(row))
+        self._close_freed()
 
     def close(self) -> None:
-        """Drop all tensors."""
-        for tensor in [*self._tensors.values()]:
-            self._drop(tensor, "deleted")
+        """Let go of all tensors; those of one process are gone then."""
+        if not self.group.is_shared:
+            with self._change() as database:
+                for row in database.execute(_NAMED).fetchall():
+                    self._drop(HeldTensor.of_row(row), "deleted")
+        self._open.clear()
 
-    def give_back(self, owner: str, size_in_bytes: int, *, named: bool) -> None:
-        """End what `place` has counted: of a tensor with or without its name."""
-        self.size_in_bytes -= size_in_bytes
-        self.admission.give_back(size_in_bytes)
-        self._uncount(owner, int(named), size_in_bytes)
+    @property
+    def _database(self) -> sqlite3.Connection:
+        return self.group.catalogue.database
 
-    def _over(self, tensor: StoredTensor, now: float) -> str | None:
+    def _change(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self.group.catalogue.change()
+
+    def _named(self, owner: str, name: str) -> HeldTensor | None:
+        row = self._database.execute(f"{_NAMED} AND owner = ? AND name = ?", (owner, name)).fetchone()
+        return None if row is None else HeldTensor.of_row(row)
+
+    def _find(self, owner: str, name: str) -> HeldTensor:
+        """See `use`."""
+        if (found := self._named(owner, name)) is not None:
+            return found
+        query = "SELECT reason, at FROM tensors_gone WHERE owner = ? AND name = ?"
+        if (gone := self._database.execute(query, (owner, name)).fetchone()) is not None:
+            reason, when = gone
+            raise TensorGone(
+                f"the held tensor {name!r} {self._why(reason)} at {_clock(when)}; send it again",
+                extra={"tensor": name, "reason": reason},
+            )
+        query = "SELECT name FROM tensors WHERE owner = ? AND name IS NOT NULL"
+        guess = nearest(name, [each for (each,) in self._database.execute(query, (owner,))])
+        hint = f"; did you mean {guess!r}?" if guess else ""
+        raise TensorNotFound(
+            f"there is no held tensor {name[:100]!r}{hint}; held tensors are lost when the server stops",
+            extra={"tensor": name[:100], "nearest": guess},
+        )
+
+    def _check_limits(self, owner: str, name: str, size: int, *, replaces: bool) -> None:
+        query = "SELECT count(name) + count(reserved), total(size) FROM tensors WHERE owner = ?"
+        count, own_bytes = self._database.execute(query, (owner,)).fetchone()
+        settings, admission = self.settings, self.admission
+        if count >= settings.max_held_tensors and not (replaces and self._named(owner, name) is not None):
+            raise _full("the number of your held tensors", count + 1, settings.max_held_tensors, "max_held_tensors")
+        if own_bytes + size > settings.max_held_tensor_bytes:
+            raise _full(
+                "the memory of your held tensors", int(own_bytes) + size, settings.max_held_tensor_bytes,
+                "max_held_tensor_bytes",
+            )  # fmt: skip
+        if admission.kept_bytes + size > admission.memory_bytes // 2:
+            what = "the memory of all that stays here"
+            raise _full(what, admission.kept_bytes + size, admission.memory_bytes // 2, "memory_bytes", ", half of it")
+
+    def _reason_to_drop(self, tensor: HeldTensor) -> str | None:
         """Why a tensor is not to be kept any longer."""
-        settings = self.settings
+        settings, now = self.settings, time.monotonic()
         if settings.held_tensor_seconds and now - tensor.began >= settings.held_tensor_seconds:
             return "expired"
         idle = not tensor.is_in_use and now - tensor.used >= settings.held_tensor_idle_seconds
         return "idle" if idle else None
+
+    def _drop_if_over(self, tensor: HeldTensor | None) -> None:
+        if tensor is None or self._reason_to_drop(tensor) is None:
+            return
+        with self._change():  # another process may have used it meanwhile
+            again = self._named(tensor.owner, tensor.name)
+            if again is not None and (reason := self._reason_to_drop(again)) is not None:
+                self._drop(again, reason)
 
     def _why(self, reason: str) -> str:
         settings = self.settings
@@ -362,25 +399,43 @@ class TensorStore:
             ),
         }[reason]
 
-    def _drop(self, tensor: StoredTensor, reason: str) -> None:
-        key = (tensor.owner, tensor.name)
-        del self._tensors[key]
-        self.dropped[reason] += 1
+    def _drop(self, tensor: HeldTensor, reason: str) -> None:
+        """Take a tensor's name away, within a transaction."""
+        database = self._database
+        database.execute("UPDATE tensors SET name = NULL WHERE number = ?", (tensor.number,))
+        database.execute(
+            "INSERT INTO tensors_dropped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET count = count + 1", (reason,)
+        )
         if reason != "replaced":
-            self._gone.put(key, (reason, time.time()))
-        self._uncount(tensor.owner, 1, 0)
-        tensor.release()
+            added = database.execute(
+                "INSERT OR REPLACE INTO tensors_gone (owner, name, reason, at) VALUES (?, ?, ?, ?)",
+                (tensor.owner, tensor.name, reason, time.time()),
+            ).lastrowid
+            assert added is not None
+            database.execute("DELETE FROM tensors_gone WHERE id <= ?", (added - MOST_GONE,))
+        self._free_unless_used(tensor.number)
 
-    def _freed(self, tensor: StoredTensor) -> None:
-        self.give_back(tensor.owner, tensor.layout.size_in_bytes, named=False)
+    def _free_unless_used(self, number: int) -> None:
+        """Give back the memory of a tensor that has no name and that no request reads, within a transaction."""
+        row = self._database.execute(
+            "DELETE FROM tensors WHERE number = ? AND name IS NULL AND reserved IS NULL "
+            "AND NOT EXISTS (SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number) RETURNING size",
+            (number,),
+        ).fetchone()
+        if row is not None:
+            self._open.pop(number, None)
+            self._memory.free(number)
+            self.admission.let_go(row[0])
 
-    def _uncount(self, owner: str, tensors: int, size_in_bytes: int) -> None:
-        if not tensors and not size_in_bytes:
-            return  # nothing of an empty tensor is counted beside its name
-        use = self._uses[owner]
-        use.tensors, use.bytes = use.tensors - tensors, use.bytes - size_in_bytes
-        if not use.tensors and not use.bytes:
-            del self._uses[owner]
+    def _close_freed(self) -> None:
+        """Let go of tensors that other processes have freed."""
+        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return
+        self._version = version
+        there = {number for (number,) in self._database.execute("SELECT number FROM tensors")}
+        for number in [number for number in self._open if number not in there]:
+            del self._open[number]
 
 
 def _full(what: str, actual: int, limit: int, setting: str, part: str = "") -> InsufficientStorage:
