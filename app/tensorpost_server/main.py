@@ -132,7 +132,7 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
     metrics = RequestMetrics() if settings.metrics else None
     models = ModelCatalogue(settings.presets)
     resolve_presets(models)
-    access, regions = AccessControl(settings, group.buckets), SharedMemory(settings)
+    access, regions = AccessControl(settings, group.buckets), SharedMemory(settings, group)
     proxies = TrustedProxies.from_settings(settings)
     service = Service(settings, admission, access, models, regions, proxies, group=group, metrics=metrics)
 
@@ -158,6 +158,7 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
+        await group.siblings.open({metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service)})
         trimming = asyncio.ensure_future(_trim(admission, service.sweep))
         if settings.graphs is not None and hasattr(signal, "SIGHUP"):
             with suppress(ValueError, RuntimeError, NotImplementedError):  # another thread has the signals, as in tests

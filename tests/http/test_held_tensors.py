@@ -50,7 +50,7 @@ def pass_time(app: AppClient, **seconds: int) -> None:
     """Let so many seconds pass since tensors were used, or made."""
     with app.service.group.catalogue.change() as database:
         for column, passed in seconds.items():
-            database.execute(f"UPDATE tensors SET {column} = {column} - ?", (passed,))  # noqa: S608 # a column of ours
+            database.execute(f"UPDATE tensors SET {column} = {column} - ?", (passed,))  # a column of ours
 
 
 def saved(array: Any) -> bytes:

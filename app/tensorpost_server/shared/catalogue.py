@@ -37,6 +37,10 @@ CREATE TABLE IF NOT EXISTS tensors_gone (
     at REAL NOT NULL, UNIQUE (owner, name)
 );
 CREATE TABLE IF NOT EXISTS tensors_dropped (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS regions (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL,
+    offset INTEGER NOT NULL, size INTEGER NOT NULL, used REAL NOT NULL, UNIQUE (owner, name)
+);
 """
 
 
@@ -68,6 +72,11 @@ class Catalogue:
             database.execute("ROLLBACK")
             raise
         database.execute("COMMIT")
+
+    @property
+    def version(self) -> int:
+        """Another number after each change that another process has made."""
+        return int(self.database.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         """Close the database."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from .buckets import SharedBuckets
 from .catalogue import Catalogue
 from .counts import Counts, NoOthers, SharedCounts
-from .shared_folder import shared_file
+from .shared_folder import shared_file, tensor_path
+from .siblings import Siblings
 
 _COUNTS = ("requests", "connections", "grpc_connections")
 
@@ -27,6 +28,7 @@ class ProcessGroup:
         buckets: what is left of quotas; None if there is one process.
         catalogue: what is kept.
         grpc_connections: open connections of gRPC.
+        siblings: the other processes, to ask them something.
         grpc_listener: the socket on which all listen for gRPC; None if there is none, or the process makes its own.
     """
 
@@ -39,6 +41,7 @@ class ProcessGroup:
     catalogue: Catalogue = field(default_factory=Catalogue)
     grpc_connections: Counts = field(default_factory=NoOthers)
     grpc_listener: socket.socket | None = None
+    siblings: Siblings = field(default_factory=lambda: Siblings(None, 0))
 
     @classmethod
     def create(cls, folder: Path, processes: int) -> None:
@@ -56,7 +59,10 @@ class ProcessGroup:
         ]
         buckets = SharedBuckets(shared_file(folder, "buckets"))
         catalogue = Catalogue(shared_file(folder, "catalogue"))
-        return cls(folder, place, processes, requests, connections, buckets, catalogue, grpc, grpc_listener)
+        return cls(
+            folder, place, processes, requests=requests, connections=connections, grpc_connections=grpc,
+            buckets=buckets, catalogue=catalogue, siblings=Siblings(folder, place), grpc_listener=grpc_listener,
+        )  # fmt: skip
 
     @property
     def is_shared(self) -> bool:
@@ -73,10 +79,23 @@ class ProcessGroup:
         for counts in (self.requests, self.connections, self.grpc_connections):
             if isinstance(counts, SharedCounts):
                 counts.clear(place)
+        assert self.folder is not None
+        with self.catalogue.change() as database:
+            database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
+            freed = database.execute(
+                "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
+                "(SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number)) RETURNING number",
+                (place,),
+            ).fetchall()
+            for (number,) in freed:
+                tensor_path(self.folder, number).unlink(missing_ok=True)
+            (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
+            self.requests.hold(int(held_bytes) - self.requests.held_bytes)
 
     def close(self) -> None:
         """Take no more connections from the others. What is counted stays until the process has ended."""
         self.set_ready(is_ready=False)
+        self.siblings.close()
 
     def share_of(self, count: int) -> int:
         """The part of something that each process has of its own, at least 1 of it unless there is none."""

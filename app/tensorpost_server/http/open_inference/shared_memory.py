@@ -14,8 +14,9 @@ import math
 import os
 import re
 import stat
+import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -29,11 +30,13 @@ from tensorpost.values.problems import (
     NoBackend,
     NotFound,
     RegionNotFound,
+    TensorpostError,
     Unavailable,
 )
 
 from ...engine import Worker
 from ...settings import Settings, setting_variable
+from ...shared.process_group import ProcessGroup
 from ..caller_address import caller_of
 from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
@@ -59,9 +62,11 @@ class SystemRegion(SharedRegion):
 
     kind = "system"
 
-    def __init__(self, name: str, key: str, offset: int, size: int, owner: str, descriptor: int) -> None:
+    def __init__(
+        self, name: str, key: str, offset: int, size: int, owner: str, descriptor: int, number: int = 0
+    ) -> None:
         super().__init__(name, size, owner)
-        self.key, self.offset = key, offset
+        self.key, self.offset, self.number = key, offset, number
         self._descriptor = descriptor
 
     def to_status(self) -> dict[str, Any]:
@@ -116,6 +121,7 @@ class SharedMemory:
     Args:
         settings: `shared_memory`, `shared_memory_prefix`, `cuda_shared_memory` and `caller_share`. Without `keys_file`
             and `jwks_file` all callers are one.
+        group: the processes of the server. Each opens the regions of system memory that any of them has registered.
 
     Attributes:
         enabled: the kinds that may be registered.
@@ -124,7 +130,8 @@ class SharedMemory:
         InvalidParameter: it is turned on where there is none.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, group: ProcessGroup | None = None) -> None:
+        self._group, self._version = ProcessGroup() if group is None else group, -1
         self.enabled: Mapping[RegionKind, bool] = {
             "system": settings.shared_memory,
             "cuda": settings.cuda_shared_memory,
@@ -185,7 +192,12 @@ class SharedMemory:
         except BaseException:
             os.close(descriptor)
             raise
-        self._add(SystemRegion(name, str(key), begin, length, owner, descriptor))
+        with self._group.catalogue.change() as database:
+            row = owner, name, str(key), begin, length, time.monotonic()
+            number = database.execute(
+                "INSERT INTO regions (owner, name, key, offset, size, used) VALUES (?, ?, ?, ?, ?, ?)", row
+            ).lastrowid
+        self._add(SystemRegion(name, str(key), begin, length, owner, descriptor, number or 0))
 
     async def register_cuda(self, name: str, raw_handle: object, size: object, owner: str, worker: Worker) -> None:
         """Open memory of a worker's CUDA device and give it a name.
@@ -208,9 +220,10 @@ class SharedMemory:
 
     def unregister(self, name: str | None, owner: str, kind: RegionKind) -> None:
         """Forget one region, or all of this caller; running requests finish first. An unknown name is ignored."""
+        self._take_over()
         for region in [*self._of(owner).values()]:
             if region.kind == kind and name in (None, region.name):
-                self._remove(region)
+                self._forget(region)
 
     def status(self, name: str | None, owner: str, kind: RegionKind) -> list[dict[str, Any]]:
         """The caller's regions of this kind, or the one of this name.
@@ -218,6 +231,7 @@ class SharedMemory:
         Raises:
             RegionNotFound: there is none of this name.
         """
+        self._take_over()
         if name is not None:
             return [self._find(name, owner, kind).to_status()]
         return [region.to_status() for region in self._of(owner).values() if region.kind == kind]
@@ -229,6 +243,7 @@ class SharedMemory:
             RegionNotFound: there is none of this name.
             InvalidRequest: the part does not lie in it.
         """
+        self._take_over()
         region = self._find(part.region, owner)
         if part.offset >= region.size or part.offset + part.size > region.size:
             raise InvalidRequest(
@@ -236,13 +251,15 @@ class SharedMemory:
                 f"{region.size:,} bytes"
             )
         region.acquire()
+        self._note_use(region)
         return region
 
     def sweep(self) -> None:
         """Drop regions that nobody can use any more."""
+        self._take_over()
         for region in self._all():
-            if region.is_left_behind:
-                self._remove(region)
+            if region.is_left_behind and not self._is_used_elsewhere(region):
+                self._forget(region)
 
     def close(self) -> None:
         """Forget every region."""
@@ -254,6 +271,42 @@ class SharedMemory:
 
     def _of(self, owner: str) -> Mapping[str, AnyRegion]:
         return self._regions.get(owner, {})
+
+    def _take_over(self) -> None:
+        """Open regions that other processes have registered, and close those that they have unregistered."""
+        if not self._group.is_shared or (version := self._group.catalogue.version) == self._version:
+            return
+        self._version = version
+        rows = self._group.catalogue.database.execute("SELECT number, owner, name, key, offset, size FROM regions")
+        there = {row[0]: row for row in rows.fetchall()}
+        for region in self._all():
+            if isinstance(region, SystemRegion) and there.pop(region.number, None) is None:
+                self._remove(region)
+        for number, owner, name, key, offset, size in there.values():
+            with suppress(TensorpostError):  # its object has no name any more
+                self._add(SystemRegion(name, key, offset, size, owner, _open(key.removeprefix("/")), number))
+
+    def _is_used_elsewhere(self, region: AnyRegion) -> bool:
+        """Whether another process has used a region of system memory lately."""
+        if not isinstance(region, SystemRegion) or not self._group.is_shared:
+            return False
+        query = "SELECT used FROM regions WHERE number = ?"
+        row = self._group.catalogue.database.execute(query, (region.number,)).fetchone()
+        return row is not None and time.monotonic() - row[0] <= UNLINKED_SECONDS
+
+    def _note_use(self, region: AnyRegion) -> None:
+        """Let the other processes know that a region is used, once in a while."""
+        if not isinstance(region, SystemRegion) or not self._group.is_shared:
+            return
+        now = time.monotonic()
+        query = "UPDATE regions SET used = ? WHERE number = ? AND used < ?"
+        self._group.catalogue.database.execute(query, (now, region.number, now - UNLINKED_SECONDS / 4))
+
+    def _forget(self, region: AnyRegion) -> None:
+        """Take a region out, for all processes."""
+        if isinstance(region, SystemRegion):
+            self._group.catalogue.database.execute("DELETE FROM regions WHERE number = ?", (region.number,))
+        self._remove(region)
 
     def _add(self, region: AnyRegion) -> None:
         self._regions.setdefault(region.owner, {})[region.name] = region

@@ -429,7 +429,7 @@ class TensorStore:
 
     def _close_freed(self) -> None:
         """Let go of tensors that other processes have freed."""
-        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        version = self.group.catalogue.version
         if version == self._version:
             return
         self._version = version
