@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,29 @@ def test_a_version_of_the_server_is_not_changed(tmp_path: Path) -> None:
         assert_computes(app, "net?version=1", "Neg")
         assert_problem(store(app, "net?version=2", "Abs"), 405, "method-not-allowed")
         assert_problem(app.request("DELETE", "/v1/graphs/net?version=1"), 405, "method-not-allowed")
+
+
+@pytest.mark.parametrize(("method", "target"), [("DELETE", "net"), ("PUT", "net?version=2")])
+def test_a_call_that_was_under_way_is_not_planned_for_later(app: AppClient, method: str, target: str) -> None:
+    """Its plan would hold the weights of a graph that is gone, or answer for a version that is not the newest."""
+    store(app, "net", "Neg")
+    document = app.get("/v1/graphs/net").json()["document"]
+    file = io.BytesIO()
+    np.save(file, X)
+    content = file.getvalue()
+
+    async def changed_meanwhile() -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            changed = await app.client.request(method, f"/v1/graphs/{target}", content=json.dumps(document).encode())
+            assert changed.status_code in (201, 204)
+            yield content
+
+        headers = {**NPY, "content-length": str(len(content))}
+        return await app.client.post("/v1/graphs/net", content=body(), headers=headers)
+
+    said = app.run(changed_meanwhile())
+    np.testing.assert_array_equal(np.load(io.BytesIO(said.content)), -X)
+    assert [prepared.stored for _, prepared in app.service.calls.items() if prepared.stored is not None] == []
 
 
 def test_the_parameter_is_refused_where_it_means_nothing(app: AppClient) -> None:
