@@ -336,6 +336,7 @@ class AsyncClient(NumpyCalls):
         name: str | None = None,
         *,
         weights: Mapping[str, InputValue] | None = None,
+        version: int | None = None,
         max_batch_size: int | None = None,
         max_queue_delay_microseconds: int = 0,
     ) -> StoredGraph:
@@ -344,13 +345,14 @@ class AsyncClient(NumpyCalls):
         See `Client.store`.
         """
         batches = max_batch_size, max_queue_delay_microseconds
-        return await api.store_graph(self._transport, graph, name, weights, batches, self.run_stored)
+        return await api.store_graph(self._transport, graph, name, weights, version, batches, self.run_stored)
 
     async def run_stored(
         self,
         graph: StoredGraph | str,
         inputs: GraphInputs | InputValue,
         *,
+        version: int | None = None,
         out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
@@ -364,28 +366,28 @@ class AsyncClient(NumpyCalls):
         See `Client.run_stored`.
         """
         options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
-        return await api.compute_stored(self._transport, graph, inputs, out, options)
+        return await api.compute_stored(self._transport, graph, inputs, out, options, version)
 
-    async def stored_graph(self, name: str) -> StoredGraph:
+    async def stored_graph(self, name: str, version: int | None = None) -> StoredGraph:
         """A stored graph by its name, as `store` returned it.
 
         See `Client.stored_graph`.
         """
-        return await api.stored_graph(self._transport, name, self.run_stored)
+        return await api.stored_graph(self._transport, name, version, self.run_stored)
 
     async def stored_graphs(self) -> list[StoredGraph]:
-        """All stored graphs that may be called: those of this key, and the server's own.
+        """All stored graphs that may be called, each version: those of this key, and the server's own.
 
         See `Client.stored_graphs`.
         """
         return await api.stored_graphs(self._transport, self.run_stored)
 
-    async def delete_graph(self, name: str) -> None:
+    async def delete_graph(self, name: str, version: int | None = None) -> None:
         """Delete a stored graph. Calls of it that are in progress are completed.
 
         See `Client.delete_graph`.
         """
-        await api.delete_graph(self._transport, name)
+        await api.delete_graph(self._transport, name, version)
 
     def stream_graph(
         self,

@@ -552,6 +552,7 @@ class Client(NumpyCalls):
         name: str | None = None,
         *,
         weights: Mapping[str, InputValue] | None = None,
+        version: int | None = None,
         max_batch_size: int | None = None,
         max_queue_delay_microseconds: int = 0,
     ) -> StoredGraph:
@@ -563,6 +564,8 @@ class Client(NumpyCalls):
             name: its name on the server; a stored graph of the same name is replaced. Default: the SHA-256 of what is
                 stored. Each API key has its own stored graphs.
             weights: inputs of the graph that are stored with it, by name.
+            version: store it as this version, a number from 1, beside other versions of the name. Default: as version
+                1, in place of all of them.
             max_batch_size: most rows that calls are joined to, which wait at the same time: their first sizes together.
                 Each row of an output must depend on the same row of the inputs only. Default: calls are not joined.
             max_queue_delay_microseconds: how long a call may wait for others although nothing is computed.
@@ -584,13 +587,14 @@ class Client(NumpyCalls):
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         batches = max_batch_size, max_queue_delay_microseconds
-        return run_blocking(api.store_graph(self._transport, graph, name, weights, batches, self.run_stored))
+        return run_blocking(api.store_graph(self._transport, graph, name, weights, version, batches, self.run_stored))
 
     def run_stored(
         self,
         graph: StoredGraph | str,
         inputs: GraphInputs | InputValue,
         *,
+        version: int | None = None,
         out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
@@ -605,6 +609,7 @@ class Client(NumpyCalls):
             graph: what `store` or `stored_graph` returned; or its name on the server, which costs one more request: its
                 inputs and outputs are read first.
             inputs: its inputs by name, as in `run_graph`; a single input may be given without its name.
+            version: the number of its version. Default: the one that the handle is of, or the newest.
             out: see `run_graph`.
             backend: see `run`.
             device: see `run`.
@@ -618,43 +623,45 @@ class Client(NumpyCalls):
 
         Raises:
             InvalidParameter: an argument is wrong; nothing was sent.
-            GraphNotFound: the server no longer has it.
+            GraphNotFound: the server no longer has it, or has no such version.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         options = RequestOptions(backend, device, feature_level, progress, rows, KeepOutputs.of(keep, self))
-        return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options))
+        return run_blocking(api.compute_stored(self._transport, graph, inputs, out, options, version))
 
-    def stored_graph(self, name: str) -> StoredGraph:
+    def stored_graph(self, name: str, version: int | None = None) -> StoredGraph:
         """A stored graph by its name, as `store` returned it.
 
         Args:
             name: its name on the server.
+            version: the number of its version. Default: the newest; calls go to the one that is the newest then.
 
         Raises:
-            GraphNotFound: there is none.
+            GraphNotFound: there is none, or no such version; `extra["versions"]` are those that there are.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        return run_blocking(api.stored_graph(self._transport, name, self.run_stored))
+        return run_blocking(api.stored_graph(self._transport, name, version, self.run_stored))
 
     def stored_graphs(self) -> list[StoredGraph]:
-        """All stored graphs that may be called: those of this key, and the server's own.
+        """All stored graphs that may be called, each version: those of this key, and the server's own.
 
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         return run_blocking(api.stored_graphs(self._transport, self.run_stored))
 
-    def delete_graph(self, name: str) -> None:
+    def delete_graph(self, name: str, version: int | None = None) -> None:
         """Delete a stored graph. Calls of it that are in progress are completed.
 
         Args:
             name: its name on the server.
+            version: the number of the only version to delete. Default: all of them.
 
         Raises:
-            GraphNotFound: there is none.
+            GraphNotFound: there is none, or no such version.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        run_blocking(api.delete_graph(self._transport, name))
+        run_blocking(api.delete_graph(self._transport, name, version))
 
     def stream_graph(
         self,

@@ -70,7 +70,7 @@ def test_a_stored_graph_is_called_by_its_name(server: Serving) -> None:
         with pytest.raises(GraphNotFound, match="no stored graph 'scales'; did you mean 'scale'"):
             tp.run_stored("scales", X)
         wrong: Any = 5
-        with pytest.raises(InvalidParameter, match="graph is 5; it must be a StoredGraph, or the name of one"):
+        with pytest.raises(InvalidParameter, match="graph is 5; it must be a StoredGraph, or its name"):
             tp.run_stored(wrong, X)
         tp.delete_tensor("scaled")
         tp.delete_graph("scale")

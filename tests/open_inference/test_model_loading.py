@@ -1,4 +1,4 @@
-"""Models that Triton's clients load, their versions, and a folder as Triton's model repository."""
+"""Models that Triton's clients load, and a folder as Triton's model repository."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def test_a_refused_file_is_named_in_the_clients_own_exception(triton: tuple[Any,
         ({"file:1/model.plan": model()}, "file:VERSION/NAME"),
         ({"file:0/model.onnx": model()}, "file:VERSION/NAME"),
         ({"file:1/../model.onnx": model()}, "file:VERSION/NAME"),
-        ({"file:1/model.onnx": model(), "file:2/model.onnx": model()}, "one file of one version"),
+        (
+            {"file:1/model.onnx": model(), "file:01/weights.onnx": model()},
+            "loaded from one file, and version 1 has two",
+        ),
     ):
         with pytest.raises(Exception, match=says):
             client.load_model("refused", files=files)
@@ -169,8 +172,16 @@ def test_a_refused_file_is_named_in_the_clients_own_exception(triton: tuple[Any,
         ({"output": [{"name": "y", "reshape": {"shape": [1]}}]}, "reshape"),
         ({"max_batch_size": -1}, "config.max_batch_size"),
         ({"max_batch_size": 4, "input": [{"name": "x", "dims": [-1, 3]}]}, "without the first size"),
-        ({"version_policy": {"latest": {"num_versions": 2}}}, "one version"),
-        ({"version_policy": {"specific": {"versions": [1]}}}, "one version"),
+        ({"version_policy": {"latest": {"num_versions": 0}}}, "config.version_policy"),
+        ({"version_policy": {"latest": {"count": 2}}}, "config.version_policy"),
+        ({"version_policy": {"latest": 2}}, "config.version_policy"),
+        ({"version_policy": {"latest": {}, "all": {}}}, "config.version_policy"),
+        ({"version_policy": {"newest": {}}}, "config.version_policy"),
+        ({"version_policy": {"specific": {}}}, "config.version_policy"),
+        ({"version_policy": {"specific": {"versions": []}}}, "config.version_policy"),
+        ({"version_policy": {"specific": {"versions": [2, "2x"]}}}, "config.version_policy"),
+        ({"version_policy": {"specific": {"versions": [2, 4294967296]}}}, "config.version_policy"),
+        ({"version_policy": {"specific": {"versions": [1]}}}, "names version 1, and the model has the versions 2"),
         ({"default_model_filename": "other.onnx"}, "default_model_filename"),
         ({"dynamic_batching": {}}, "max_batch_size"),
         ({"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [4]}}, "preferred_batch_size"),
@@ -265,7 +276,7 @@ def test_the_newest_version_of_a_folder_is_served(tmp_path: Path) -> None:
         np.testing.assert_array_equal(answer(app, "plain/versions/1"), np.maximum(X, 0))
         refused = infer(app, "net/versions/2")
         assert (refused.status_code, refused.json()["error"]) == (
-            404, "model 'net' has no version '2'; it has version 10 only",
+            404, "the stored graph 'net' has no version '2'; it has version 10 only",
         )  # fmt: skip
         write(tmp_path, "net/11/model.onnx", model("Abs(x)"))
         write(tmp_path, "new/1/model.onnx", model())

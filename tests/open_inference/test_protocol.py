@@ -494,7 +494,7 @@ def test_the_tree_works_under_a_mount():
         called, unknown = app.run(calls())
         assert called["outputs"][0]["data"] == [1.0, 1.0]
         assert "error" in unknown
-        assert app.service.model_statistics.to_json("", "tile")["model_stats"][0]["inference_count"] <= 1
+        assert app.service.model_statistics.of_model("", "tile", [1])["model_stats"][0]["inference_count"] <= 1
 
 
 def test_keys_are_wanted_at_every_path_but_health(tmp_path: Path):

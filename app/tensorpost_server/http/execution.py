@@ -234,7 +234,9 @@ class Execution:
         threads = self.slow_threads if self._wire.takes_long else self.parsing
         has_devices = self._service.workers().has_devices
         prepared = await threads.run(self.large, partial(prepare, has_devices=has_devices), call, self.settings)
-        if head and call.memory is None and call.is_repeatable and len(key.query) + len(head) <= MOST_KEY_BYTES:
+        stays = prepared.stored is None or prepared.stored.is_kept  # else nobody would take the call out again
+        repeats = call.memory is None and call.is_repeatable and stays
+        if head and repeats and len(key.query) + len(head) <= MOST_KEY_BYTES:
             self._service.calls.put((key, head), prepared)
         return prepared, call
 

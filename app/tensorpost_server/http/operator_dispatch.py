@@ -29,6 +29,7 @@ from .open_inference.inference_wire import InferenceWire
 from .open_inference.models import Model
 from .open_inference.statistics import INFER_PATH
 from .service import Service
+from .wires.call_parser import read_query
 from .wires.dialects import DIALECTS
 from .wires.graph_dialect import GRAPH_NAME, GRAPHS_PATH, MODELS_PATH, GraphDialect
 from .wires.held_inputs import FREE_FIELD, CallerTensors, fields_without_body, may_refer
@@ -137,13 +138,15 @@ class OperatorDispatch:
             service, dialect = self._service, DIALECTS.get(begin)
             if begin == GRAPHS_PATH and name:
                 try:
-                    stored = service.graphs.find(service.owner_of(scope), name)
+                    version = read_query(scope["query_string"].decode("latin-1")).get("version")
+                    stored = service.graphs.find(service.owner_of(scope), name, version)
                 except TensorpostError as error:
                     observation.operator = GRAPH_NAME
                     await answer_error(request, error)(scope, receive, send_observed)
                     return
                 stored.use()
-                dialect, name = StoredDialect(stored, service.settings.max_graph_nodes), GRAPH_NAME
+                observation.model_version = stored.version
+                dialect, name = StoredDialect(stored, service.settings.max_graph_nodes, version), GRAPH_NAME
             elif path in (GRAPHS_PATH, MODELS_PATH):
                 query, most = scope["query_string"].decode("latin-1"), service.settings.max_graph_nodes
                 dialect, name = GraphDialect(query, most, path == MODELS_PATH), GRAPH_NAME
@@ -169,6 +172,7 @@ class OperatorDispatch:
                 observation.operator = _model_operator(model)
                 if model.stored is not None:
                     model.stored.stored.use()
+                    observation.model_version = model.stored.stored.version
                 tensors = CallerTensors.of(service.tensors, service.owner_of(scope), scope)
                 inferences = InferenceWire(model, service.regions, tensors, scope, fields)
                 execution = Execution(service, scope, fields, inferences, whole, observation)

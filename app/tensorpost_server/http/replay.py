@@ -87,6 +87,7 @@ class Replay:
                 time.time(), id_, self._key_name or address or "local", "POST", self._path, plan.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
                 plan.opset_version, None if steps is None else steps.record(every_step=False),
+                model_version=None if prepared.stored is None else prepared.stored.version,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output, len(prepared.plan.graph.nodes)

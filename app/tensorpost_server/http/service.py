@@ -88,7 +88,7 @@ class Service:
     batches: CallBatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model_statistics = ModelStatistics(self._model_of_caller, self._stored_of)
+        self.model_statistics = ModelStatistics(self._model_of_caller)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         self.tensors = TensorStore(self.settings, self.admission, self.group)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
@@ -157,19 +157,24 @@ class Service:
         """The model of `/v2` with this name: a preset or an operator, or a stored graph that the request may call.
 
         Raises:
-            UnknownOperator: there is no such model, or no such version of it.
+            UnknownOperator: there is no such model, or no such version of an operator's.
+            GraphNotFound: there is no such version of the stored graph.
         """
         owner = self.owner_of(scope)
         if not self.models.has(name) and self.graphs.has(owner, name):
-            model = graph_model(self.graphs.find(owner, name), self.settings.max_graph_nodes)
-            model.check_version(version)
-            return model
+            return graph_model(self.graphs.find(owner, name, version), self.settings.max_graph_nodes)
         return self.models.find(name, version)
+
+    def versions_of(self, scope: Scope, model: Model) -> Sequence[str]:
+        """The versions of a model that may be called, the newest last."""
+        if model.stored is None:
+            return [model.version]
+        return [str(each.version) for each in self.graphs.versions(self.owner_of(scope), model.name)]
 
     def model_names(self, scope: Scope) -> Sequence[str]:
         """The names of the models that a request may call: presets, stored graphs, operators."""
         presets, stored = [model.name for model in self.models.presets], self.graphs.listed(self.owner_of(scope))
-        return [*presets, *[graph.name for graph in stored], *self.models.names[len(presets) :]]
+        return [*presets, *dict.fromkeys([graph.name for graph in stored]), *self.models.names[len(presets) :]]
 
     def _model_of_caller(self, caller: str | None, name: str) -> tuple[str | None, str] | None:
         """What a model's statistics are kept by: its name, and of a stored graph the caller; None if there is none."""
@@ -177,10 +182,6 @@ class Service:
             return None, name
         owner = "" if self.access.anonymous else caller or ""
         return (owner, name) if self.graphs.has(owner, name) else None
-
-    def _stored_of(self, owner: str, name: str) -> StoreEntry | None:
-        """The stored graph that a model of `/v2` is; None if it is none."""
-        return self.graphs.get(owner, name)
 
     def _forget(self, graph: StoreEntry) -> None:
         """Drop the planned calls of a graph that is not kept any more; they hold its weights."""

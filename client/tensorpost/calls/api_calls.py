@@ -232,7 +232,7 @@ async def compute_model(
 
 async def store_graph(
     transport: Transport | ManyServers, graph: GraphDocument | ModelSource, name: str | None,
-    weights: Mapping[str, InputValue] | None, batches: tuple[int | None, int],
+    weights: Mapping[str, InputValue] | None, version: int | None, batches: tuple[int | None, int],
     run: Callable[..., Any],
 ) -> StoredGraph:  # fmt: skip
     """Store a graph; see `Client.store`."""
@@ -240,51 +240,54 @@ async def store_graph(
 
     if name is not None:
         text("name", name, "the name that the graph is to have on the server")
+    elif version is not None:
+        raise InvalidParameter("a version needs a name: store(graph, name=..., version=...)")
     media_type, body = store_request(graph, weights)
     fields = (("content-type", media_type), *_ACCEPT_JSON)
-    target = graph_target(name) + batch_query(*batches)
+    target = graph_target(name, version, batch_query(*batches))
     async with await transport.ask(Request("PUT", target, fields, tuple(body))) as response:
         said = await response.json()
-    return _described(StoredGraph, said, run)
+    return _described(said, run, version)
 
 
-async def stored_graph(transport: Transport | ManyServers, name: str, run: Callable[..., Any]) -> StoredGraph:
+async def stored_graph(
+    transport: Transport | ManyServers, name: str, version: int | None, run: Callable[..., Any]
+) -> StoredGraph:  # fmt: skip
     """A stored graph by its name; see `Client.stored_graph`."""
     from .stored_graphs import graph_target  # few callers need it
 
-    target = graph_target(text("name", name, "the name of a stored graph"))
+    target = graph_target(text("name", name, "the name of a stored graph"), version)
     async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:
-        return _described(StoredGraph, await response.json(), run)
+        return _described(await response.json(), run, version)
 
 
 async def stored_graphs(transport: Transport | ManyServers, run: Callable[..., Any]) -> list[StoredGraph]:
     """All stored graphs; see `Client.stored_graphs`."""
     said = await document(transport, "/v1/graphs")
-    return [await stored_graph(transport, str(each["name"]), run) for each in said["graphs"]]
+    return [await stored_graph(transport, str(each["name"]), int(each["version"]), run) for each in said["graphs"]]
 
 
-async def delete_graph(transport: Transport | ManyServers, name: str) -> None:
+async def delete_graph(transport: Transport | ManyServers, name: str, version: int | None) -> None:
     """Delete a stored graph; see `Client.delete_graph`."""
     from .stored_graphs import graph_target  # few callers need it
 
-    target = graph_target(text("name", name, "the name of a stored graph"))
+    target = graph_target(text("name", name, "the name of a stored graph"), version)
     async with await transport.ask(Request("DELETE", target, ())) as response:
         await response.finish()
 
 
 async def compute_stored(
     transport: Transport | ManyServers, graph: StoredGraph | str, inputs: GraphInputs | InputValue, out: Outputs,
-    options: RequestOptions,
+    options: RequestOptions, version: int | None = None,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Call a stored graph and receive its outputs whole, by their names; see `Client.run_stored`."""
     from .stored_graphs import graph_target, stored_call  # few callers need it
 
-    if not isinstance(graph, StoredGraph):
-        name = text("graph", graph, "a StoredGraph, or the name of one")
-        graph = await stored_graph(transport, name, dict)  # its description; it is not called by itself
+    if not isinstance(graph, StoredGraph) or version not in (None, graph.version):
+        name = graph.name if isinstance(graph, StoredGraph) else text("graph", graph, "a StoredGraph, or its name")
+        graph = await stored_graph(transport, name, version, dict)  # its description; it is not called by itself
     media_type, body = stored_call(graph, inputs)
-    query = urlencode(_query("/v1/graphs", options))
-    target = graph_target(graph.name) + (f"?{query}" if query else "")
+    target = graph_target(graph.name, graph.version, _query("/v1/graphs", options))
     fields = (("content-type", media_type), ("accept", MEDIA_TYPE))
     request = Request("POST", target, fields, tuple(body), _reported(options.progress))
     if options.keep is not None:
@@ -301,9 +304,9 @@ async def compute_stored(
     return arrays
 
 
-def _described(cls: type[StoredGraph], said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
+def _described(said: Mapping[str, Any], run: Callable[..., Any], version: int | None) -> StoredGraph:
     try:
-        return cls.from_document(said, run)
+        return StoredGraph.from_document(said, run, version)
     except (KeyError, TypeError, ValueError) as error:
         raise ServerFault(f"the description of a stored graph cannot be understood ({error!r})") from error
 

@@ -198,6 +198,8 @@ class StoredGraph:
         digest: `sha256:` and the SHA-256 of what was stored.
         size_in_bytes: the memory that it takes on the server.
         idle_seconds: seconds since its last call, at the time when the server was asked.
+        version: the number of the version that calls go to; None for the newest at the time of the call.
+        versions: the numbers of all versions of the graph, at the time when the server was asked.
     """
 
     name: str
@@ -207,6 +209,8 @@ class StoredGraph:
     digest: str
     size_in_bytes: int
     idle_seconds: float
+    version: int | None
+    versions: tuple[int, ...]
     _run: Callable[..., Any] = field(repr=False, compare=False)
 
     def __call__(
@@ -225,14 +229,15 @@ class StoredGraph:
         return self._run(self, inputs, backend=backend, device=device, rows=rows, keep=keep)
 
     @classmethod
-    def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any]) -> StoredGraph:
-        """Read a server's description.
+    def from_document(cls, said: Mapping[str, Any], run: Callable[..., Any], version: int | None) -> StoredGraph:
+        """Read a server's description of a version, or of the newest one.
 
         Raises:
             KeyError, TypeError: it is none.
         """
         inputs, outputs = (tuple([str(each["name"]) for each in said[key]]) for key in ("inputs", "outputs"))
+        versions = tuple([int(each) for each in said["versions"]])
         return cls(
             str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
-            float(said["idle_seconds"]), run,
+            float(said["idle_seconds"]), version, versions, run,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..bodies.frame import MEDIA_TYPE, encode_head
 from ..bodies.images import EncodedImage
 from ..onnx.model_reader import MODEL_MEDIA_TYPE
+from ..values.checks import whole_number
 from ..values.datatypes import DataType, data_type
 from ..values.problems import InvalidParameter
 from .array_like import as_array
@@ -24,6 +25,9 @@ from .results import StoredGraph
 if TYPE_CHECKING:
     from .graph_calls import GraphDocument, GraphInputs, InputValue
     from .model_calls import ModelSource
+
+
+_NO_QUERY: Mapping[str, object] = {}
 
 
 class GraphBody(NamedTuple):
@@ -38,12 +42,19 @@ class GraphBody(NamedTuple):
     body: Sequence[memoryview]
 
 
-def graph_target(name: str | None) -> str:
-    """The path of a stored graph; of all if there is no name."""
-    return "/v1/graphs" if name is None else f"/v1/graphs/{quote(name, safe='')}"
+def graph_target(name: str | None, version: int | None = None, query: Mapping[str, object] = _NO_QUERY) -> str:
+    """The path of a stored graph, of all if there is no name, with its version and other parameters in the query.
+
+    Raises:
+        InvalidParameter: the version is none.
+    """
+    path = "/v1/graphs" if name is None else f"/v1/graphs/{quote(name, safe='')}"
+    if version is not None:
+        query = {"version": whole_number("version", version, 1, ", the number of a version"), **query}
+    return path + (f"?{urlencode(query)}" if query else "")
 
 
-def batch_query(max_batch_size: int | None, max_queue_delay_microseconds: int) -> str:
+def batch_query(max_batch_size: int | None, max_queue_delay_microseconds: int) -> Mapping[str, object]:
     """The query that lets calls of a graph be joined; empty if they are not.
 
     Raises:
@@ -52,13 +63,13 @@ def batch_query(max_batch_size: int | None, max_queue_delay_microseconds: int) -
     if max_batch_size is None:
         if max_queue_delay_microseconds:
             raise InvalidParameter("max_queue_delay_microseconds needs max_batch_size, the most rows of a batch")
-        return ""
+        return _NO_QUERY
     for name, number, least in (
         ("max_batch_size", max_batch_size, 1), ("max_queue_delay_microseconds", max_queue_delay_microseconds, 0),
     ):  # fmt: skip
         if type(number) is not int or number < least:
             raise InvalidParameter(f"{name} is {number!r}; it must be a whole number, at least {least}")
-    return f"?max_batch_size={max_batch_size}&max_queue_delay_microseconds={max_queue_delay_microseconds}"
+    return {"max_batch_size": max_batch_size, "max_queue_delay_microseconds": max_queue_delay_microseconds}
 
 
 def store_request(

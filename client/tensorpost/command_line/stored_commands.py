@@ -26,6 +26,9 @@ from .tensor_commands import held_named
 from .terminal import print_table, size_text
 
 StoredName = Annotated[str, typer.Argument(metavar="NAME", help="The stored graph's name on the server.")]
+StoredVersion = Annotated[
+    int | None, typer.Option("--version", metavar="N", help="The number of its version. [default: the newest]")
+]
 
 
 @graph.command(epilog="Example: tensorpost graph store pipeline.json --name small")
@@ -41,6 +44,14 @@ def store(
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Its name on the server. [default: the SHA-256 of what is stored]"),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            "--version",
+            metavar="N",
+            help="Store it as this version, beside others of the name. [default: as 1, in place of all of them]",
+        ),
     ] = None,
     max_batch_size: Annotated[
         int | None,
@@ -62,10 +73,11 @@ def store(
     kept = dict(named_files(weights or [], "mean=mean.npy"))
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         stored = client.store(
-            document, name, weights=kept or None, max_batch_size=max_batch_size,
+            document, name, weights=kept or None, version=version, max_batch_size=max_batch_size,
             max_queue_delay_microseconds=max_queue_delay_microseconds,
         )  # fmt: skip
-    typer.echo(f"{stored.name}: inputs {', '.join(stored.inputs)}; outputs {', '.join(stored.outputs)}; "
+    shown = stored.name if version is None else f"{stored.name}, version {version}"
+    typer.echo(f"{shown}: inputs {', '.join(stored.inputs)}; outputs {', '.join(stored.outputs)}; "
                f"{size_text(stored.size_in_bytes)} on the server")  # fmt: skip
 
 
@@ -83,6 +95,7 @@ def call(
         list[str],
         typer.Option("-o", "--output", metavar="NAME=FILE", help="A file for an output; may be repeated."),
     ],
+    version: StoredVersion = None,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
@@ -109,7 +122,7 @@ def call(
         check_destination(path)
     sent = dict(named_files(inputs, "photo=cat.png"))
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        stored = client.stored_graph(name)
+        stored = client.stored_graph(name, version)
         unknown = [each for each in targets if each not in stored.outputs]
         if unknown:
             raise InvalidParameter(
@@ -141,18 +154,30 @@ def list_stored(
     """List the stored graphs that may be called: those of this key, and the server's own."""
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         rows = [
-            (each.name, each.kind, ", ".join(each.inputs), ", ".join(each.outputs), size_text(each.size_in_bytes))
+            (
+                each.name,
+                str(each.version),
+                each.kind,
+                ", ".join(each.inputs),
+                ", ".join(each.outputs),
+                size_text(each.size_in_bytes),
+            )
             for each in client.stored_graphs()
         ]
     if not rows:
         typer.echo("no graph is stored; tensorpost graph store FILE stores one")
         return
-    print_table(("name", "kind", "inputs", "outputs", "bytes"), rows)
+    print_table(("name", "version", "kind", "inputs", "outputs", "bytes"), rows)
 
 
 @graph.command(epilog="Example: tensorpost graph delete small")
 def delete(
     name: StoredName,
+    *,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="The only version to delete. [default: all of them]"),
+    ] = None,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
@@ -162,5 +187,5 @@ def delete(
 ) -> None:
     """Delete a stored graph."""
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        client.delete_graph(name)
-    typer.echo(f"{name} is deleted")
+        client.delete_graph(name, version)
+    typer.echo(f"{name} is deleted" if version is None else f"version {version} of {name} is deleted")

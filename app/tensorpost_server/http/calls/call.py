@@ -248,11 +248,13 @@ class KeptGraph(Protocol):
     """A graph that the server keeps.
 
     Attributes:
+        version: the number of its version.
         batches: how many rows its calls may have, and whether they are joined; None for any number.
         is_kept: whether it is still kept.
         plans: plans of its calls, by the identity of their graph and by what computes it.
     """
 
+    version: int
     batches: BatchSettings | None
     is_kept: bool
     plans: dict[tuple[int, PlanKind], Plan]

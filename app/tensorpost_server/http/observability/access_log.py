@@ -41,7 +41,9 @@ def _printable(text: str) -> str:
 
 def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
-    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version, graph, _ = record
+    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version, graph, _, _ = (
+        record
+    )
     stages, seconds = record.stages, record.seconds
     known = _members(caller, method, path[:_MOST_READ], operator, version, backend, status, reason)
     took = _stages_format(tuple(stages)) % tuple(stages.values())

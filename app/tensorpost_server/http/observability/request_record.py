@@ -60,6 +60,7 @@ class RequestRecord(NamedTuple):
         opset_version: see `Operation.opset_version`; None too if the call was refused before it was planned.
         graph: the nodes of a graph, and how long its steps took; None if it was no graph, or not planned.
         is_joined: whether it was computed in a batch with an earlier call of the same caller by the same door.
+        model_version: the version of the stored graph that it called; None if it called none.
     """
 
     ended: float
@@ -80,6 +81,7 @@ class RequestRecord(NamedTuple):
     opset_version: int | None = None
     graph: GraphRecord | None = None
     is_joined: bool = False
+    model_version: int | None = None
 
 
 class RequestTrace(NamedTuple):
@@ -123,8 +125,8 @@ class Observation:
     """
 
     __slots__ = (
-        "_begin", "_id", "backend", "is_joined", "operator", "opset_version", "reason", "received_bytes", "sent_bytes",
-        "slices", "stages", "status", "steps", "trace",
+        "_begin", "_id", "backend", "is_joined", "model_version", "operator", "opset_version", "reason",
+        "received_bytes", "sent_bytes", "slices", "stages", "status", "steps", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
@@ -141,6 +143,7 @@ class Observation:
         self.trace: RequestTrace | None = None
         self.steps: StepTimes | None = None
         self.is_joined = False
+        self.model_version: int | None = None
 
     def sending(self, message: MutableMapping[str, Any]) -> None:
         """Take note of an ASGI message that is about to be sent."""
@@ -157,6 +160,7 @@ class Observation:
             self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
             time.perf_counter() - self._begin, self.trace, self.opset_version,
             None if self.steps is None else self.steps.record(every_step=self.trace is not None), self.is_joined,
+            self.model_version,
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from ...settings import Preset
 from ..wires.call_parser import CallParser
 from ..wires.dialects import DIALECTS
 from ..wires.stored_dialect import StoredDialect
+from ..wires.version_policy import policy_document
 
 VERSION = "1"
 """The version of every model but stored graphs that have another one. Clients read it as a number."""
@@ -103,7 +104,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        """Its only version."""
+        """Its version; an operator has only one."""
         return VERSION if self.stored is None else str(self.stored.stored.version)
 
     @property
@@ -114,7 +115,7 @@ class Model:
         return "onnx_operator" if self.is_onnx else "dml_operator"
 
     def check_version(self, version: str | None) -> None:
-        """Refuse a version that there is not.
+        """Refuse another version of an operator's model than its only one.
 
         Raises:
             UnknownOperator: it is not the only one.
@@ -124,18 +125,18 @@ class Model:
                 f"model {self.name!r} has no version {version[:20]!r}; it has version {self.version} only"
             )
 
-    def to_metadata(self) -> dict[str, Any]:
-        """The answer to `GET /v2/models/{model}`."""
+    def to_metadata(self, versions: Sequence[str] = (VERSION,)) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}`, for a model with these versions."""
         return {
             "name": self.name,
-            "versions": [self.version],
+            "versions": [*versions],
             "platform": self.platform,
             "inputs": [tensor.to_metadata() for tensor in self.inputs],
             "outputs": [tensor.to_metadata() for tensor in self.outputs],
         }
 
-    def to_config(self) -> dict[str, Any]:
-        """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
+    def to_config(self, versions: Sequence[str] = (VERSION,)) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}/config`, with these versions: the JSON form of Triton's ModelConfig."""
         batches = None if self.stored is None else self.stored.stored.batches
         most, delay = (0, None) if batches is None else (batches.max_batch_size, batches.max_queue_delay_microseconds)
         return {
@@ -143,7 +144,7 @@ class Model:
             "platform": self.platform,
             "backend": "tensorpost",
             "max_batch_size": most,
-            "version_policy": {"latest": {"num_versions": 1}},
+            "version_policy": policy_document(versions),
             "input": [tensor.to_config(min(most, 1)) for tensor in self.inputs],
             "output": [tensor.to_config(min(most, 1)) for tensor in self.outputs],
             "parameters": self._parameters(),

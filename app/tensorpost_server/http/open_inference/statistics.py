@@ -1,4 +1,4 @@
-"""Statistics of each model, from the records of requests that have ended: cumulative since the start.
+"""Statistics of each version of each model, from the records of requests that have ended: cumulative since the start.
 
 Source: Triton's "statistics" extension. perf_analyzer reads every number as an unsigned 64-bit integer.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..observability.request_record import RequestRecord
-from ..wires.graph_store import StoreEntry
 from .models import VERSION
 
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
@@ -22,7 +21,7 @@ _STAGES = {"queue": ("plan", "admit"), "compute_input": ("head", "receive"), "co
 
 
 class _Counts:
-    """Numbers of one model."""
+    """Numbers of one version of a model."""
 
     __slots__ = ("executed", "failed", "last", "nanoseconds", "served")
 
@@ -48,12 +47,12 @@ class _Counts:
         self.nanoseconds["compute_output"] += max(0, whole - parts)
         self.last = round(record.ended * 1e3)
 
-    def to_json(self, name: str, stored: StoreEntry | None) -> dict[str, Any]:
+    def to_json(self, name: str, version: int) -> dict[str, Any]:
         served, ns = self.served, self.nanoseconds
         durations = ("success", "fail", *_STAGES, "compute_output")
         return {
             "name": name,
-            "version": VERSION if stored is None else str(stored.version),
+            "version": str(version),
             "last_inference": self.last,
             "inference_count": served,
             "execution_count": self.executed,
@@ -69,20 +68,16 @@ class _Counts:
 
 
 class ModelStatistics:
-    """Counts the inferences of each model.
+    """Counts the inferences of each version of each model.
 
     Args:
         key_of: what the counts of a caller's model are kept by: whose it is, and its name; None for a name that is
             none.
-        stored_of: the stored graph that a caller's model is; None if it is none.
     """
 
-    def __init__(
-        self, key_of: Callable[[str | None, str], tuple[str | None, str] | None],
-        stored_of: Callable[[str, str], StoreEntry | None],
-    ) -> None:  # fmt: skip
-        self._key_of, self._stored_of = key_of, stored_of
-        self._counts: dict[tuple[str | None, str], _Counts] = {}
+    def __init__(self, key_of: Callable[[str | None, str], tuple[str | None, str] | None]) -> None:
+        self._key_of = key_of
+        self._counts: dict[tuple[str | None, str, int], _Counts] = {}
 
     def observe(self, records: Sequence[RequestRecord]) -> None:
         """Count the inferences among these requests."""
@@ -92,22 +87,30 @@ class ModelStatistics:
             if inference := INFER_PATH.fullmatch(record.path):
                 key = self._key_of(record.caller, inference[1])
                 if key is not None:
-                    self._counts.setdefault(key, _Counts()).add(record)
+                    version = record.model_version or int(VERSION)
+                    self._counts.setdefault((*key, version), _Counts()).add(record)
 
-    def to_json(self, owner: str, name: str | None = None) -> dict[str, Any]:
-        """The answer to `GET /v2/models/{model}/stats`; of all models that were called without a name.
+    def of_model(self, owner: str, name: str, versions: Sequence[int]) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}/stats`.
+
+        Args:
+            owner: the caller, whose stored graph the model may be.
+            name: the model's name.
+            versions: the versions to show.
+        """
+        found = [
+            (self._counts.get((None, name, each)) or self._counts.get((owner, name, each)) or _Counts(), each)
+            for each in versions
+        ]  # fmt: skip
+        return {"model_stats": [counts.to_json(name, version) for counts, version in found]}
+
+    def to_json(self, owner: str) -> dict[str, Any]:
+        """The answer to `GET /v2/models/stats`: every model that was called.
 
         Args:
             owner: the caller, whose stored graphs are shown beside operators.
-            name: the model's name.
         """
-        if name is not None:
-            counts = self._counts.get((None, name)) or self._counts.get((owner, name)) or _Counts()
-            return {"model_stats": [counts.to_json(name, self._stored_of(owner, name))]}
-        shown = {name: counts for (of, name), counts in self._counts.items() if of in (None, owner)}
+        shown = {(name, version): counts for (of, name, version), counts in self._counts.items() if of in (None, owner)}
         return {
-            "model_stats": [
-                counts.to_json(each, self._stored_of(owner, each))
-                for each, counts in sorted(shown.items(), key=lambda item: item[0])
-            ]
+            "model_stats": [counts.to_json(*key) for key, counts in sorted(shown.items(), key=lambda item: item[0])]
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -34,8 +34,9 @@ from ..wires.graph_sources import (
     read_source,
     reading_bytes,
 )
-from ..wires.graph_store import StoreEntry
+from ..wires.graph_store import GraphVersion, StoreEntry
 from ..wires.model_config import BATCH_PARAMETERS, batches_from_query
+from ..wires.version_policy import LARGEST_VERSION, version_number
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
 from .whole_body import receive_whole
@@ -43,6 +44,15 @@ from .whole_body import receive_whole
 router = APIRouter(tags=["graphs"])
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "small"}
+_VERSION: dict[str, Any] = {
+    "name": "version", "in": "query", "schema": {"type": "integer", "minimum": 1},
+    "description": "The version, for a graph of which several are stored at a time. Default: the highest number.",
+}  # fmt: skip
+_OF_ONE: dict[str, Any] = {**_VERSION, "description": "The only version to delete. Default: all of them."}
+_STORED_AS: dict[str, Any] = {
+    **_VERSION,
+    "description": "Store it as this version, beside others of the name. Default: as 1, in place of all of them.",
+}
 _BATCHES: list[dict[str, Any]] = [
     {
         "name": "max_batch_size", "in": "query", "schema": {"type": "integer", "minimum": 1},
@@ -76,7 +86,7 @@ _DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there
 
 @router.get("/v1/graphs", summary="List the stored graphs")
 async def list_graphs(request: Request) -> JsonDocument:
-    """The caller's stored graphs and the server's own, with bytes, age and idle time."""
+    """The caller's stored graphs and the server's own, each version with bytes, age and idle time."""
     service = service_of(request)
     return JsonDocument({"graphs": [_entry(graph) for graph in service.graphs.listed(service.owner_of(request.scope))]})
 
@@ -87,13 +97,16 @@ async def store_graph_by_digest(request: Request) -> JsonDocument:
     return await _store(request, None)
 
 
-@router.put("/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME, *_BATCHES]})
+@router.put(
+    "/v1/graphs/{name}", summary="Store a graph", openapi_extra={**_BODY, "parameters": [_NAME, _STORED_AS, *_BATCHES]}
+)
 async def store_graph(request: Request) -> JsonDocument:
     """Keep a graph for calls by its name, which send nothing but tensors: `POST /v1/graphs/{name}`.
 
     The body is a graph's document (see `POST /v1/graphs`), an ONNX model (application/onnx), or a frame with the graph
     in its metadata and with tensors that are inputs of the graph and are kept with it. Without a Content-Type the first
-    bytes decide. A graph of the same name is replaced. What is not called for a day is dropped
+    bytes decide. A graph of the same name is replaced; `?version=2` replaces this version alone, and calls that name
+    no version go to the highest number. What is not called for a day is dropped
     (TENSORPOST_STORED_GRAPH_IDLE_SECONDS). With `max_batch_size`, calls that wait are computed together, where each row
     of the outputs depends on the same row of the inputs only.
     """
@@ -104,14 +117,14 @@ async def store_graph(request: Request) -> JsonDocument:
     "/v1/graphs/{name}",
     summary="Run a stored graph",
     response_class=Response,
-    openapi_extra={"parameters": [_NAME], "requestBody": _TENSORS},
+    openapi_extra={"parameters": [_NAME, _VERSION], "requestBody": _TENSORS},
 )
 async def run_stored_graph() -> Response:
     """Post the input tensors of a stored graph; its outputs come back as raw bytes, as from `POST /v1/graphs`."""
     raise AssertionError(_DISPATCHED)
 
 
-@router.get("/v1/graphs/{name}", summary="Describe a stored graph", openapi_extra={"parameters": [_NAME]})
+@router.get("/v1/graphs/{name}", summary="Describe a stored graph", openapi_extra={"parameters": [_NAME, _VERSION]})
 async def describe_graph(request: Request) -> Response:
     """Its inputs and outputs, document, digest and bytes; and, with `Accept: image/svg+xml`, a picture of it.
 
@@ -119,9 +132,9 @@ async def describe_graph(request: Request) -> Response:
     them for names of sizes.
     """
     service = service_of(request)
-    graph = service.graphs.find(service.owner_of(request.scope), request.path_params["name"])
-    parameters = read_query(request.url.query)
-    refuse_unknown(parameters, ["sizes"])
+    owner, name, parameters = service.owner_of(request.scope), request.path_params["name"], _parameters(request)
+    refuse_unknown(parameters, ["sizes", "version"])
+    graph = service.graphs.find(owner, name, parameters.get("version"))
     wants_picture = "image/svg+xml" in request.headers.get("accept", "")
     threads = CallerThreads(service.slow_threads, caller_of(request.scope))
     found = await threads.run(True, _specialised, graph.source, _sizes(parameters.get("sizes", "")), service.settings)
@@ -129,7 +142,7 @@ async def describe_graph(request: Request) -> Response:
         if found is None:
             raise NotAcceptable("the sizes of its inputs are not known; give them, as in ?sizes=h:480,w:640")
         return Response(svg_of(found[0]), media_type="image/svg+xml")
-    described = await threads.run(True, _description, graph)
+    described = await threads.run(True, _description, graph, service.graphs.versions(owner, name))
     level = None if found is None else lowest_level_of(found[0])
     cost = None if found is None else plan_cost(service, found[1])
     return JsonDocument(described | {"lowest_feature_level": None if level is None else str(level), "cost": cost})
@@ -140,12 +153,14 @@ async def describe_graph(request: Request) -> Response:
     summary="Delete a stored graph",
     status_code=204,
     response_class=Response,
-    openapi_extra={"parameters": [_NAME]},
+    openapi_extra={"parameters": [_NAME, _OF_ONE]},
 )
 async def delete_graph(request: Request) -> Response:
-    """Delete a stored graph. Calls of it that are in progress are completed."""
-    service = service_of(request)
-    service.graphs.delete(service.owner_of(request.scope), request.path_params["name"])
+    """Delete a stored graph, or a version of it. Calls of it that are in progress are completed."""
+    service, parameters = service_of(request), _parameters(request)
+    refuse_unknown(parameters, ["version"])
+    owner, name = service.owner_of(request.scope), request.path_params["name"]
+    service.graphs.delete(owner, name, parameters.get("version"))
     return Response(status_code=204)
 
 
@@ -153,8 +168,9 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     service = service_of(request)
     settings, fields, owner = service.settings, header_fields(request.scope["headers"]), service.owner_of(request.scope)
     refuse_content_encoding(fields)
-    parameters = read_query(request.url.query)
-    refuse_unknown(parameters, [*BATCH_PARAMETERS])
+    parameters = _parameters(request)
+    refuse_unknown(parameters, [*BATCH_PARAMETERS, "version"])
+    version = _version_to_store(parameters, name)
     caller = caller_of(request.scope)
     with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive) as watch:
         content = await receive_whole(request, settings, ticket)
@@ -164,14 +180,43 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
         threads = CallerThreads(service.slow_threads, caller)
         source = await threads.run(True, read_source, content, kind, settings)
         batches = await threads.run(bool(parameters), batches_from_query, parameters, source)
-    graph, is_new = service.graphs.put(owner, name, content, source, batches=batches)
-    described = await threads.run(True, _description, graph)
-    return JsonDocument(described, 201 if is_new else 200, {"Location": f"/v1/graphs/{graph.name}"})
+    stored = GraphVersion.of(content, source, version or 1, batches)
+    graph, is_new = service.graphs.put(owner, name, [stored], keeps_others=version is not None)
+    described = await threads.run(True, _description, graph, service.graphs.versions(owner, graph.name))
+    location = f"/v1/graphs/{graph.name}" + ("" if version is None else f"?version={version}")
+    return JsonDocument(described, 201 if is_new else 200, {"Location": location})
+
+
+def _parameters(request: Request) -> dict[str, str]:
+    return read_query(request.url.query)
+
+
+def _version_to_store(parameters: Mapping[str, str], name: str | None) -> int | None:
+    """The version in the query of `PUT`; None if there is none.
+
+    Raises:
+        InvalidParameter: it is no version, or the graph has no name.
+    """
+    text = parameters.get("version")
+    if text is None:
+        return None
+    if name is None:
+        raise InvalidParameter(
+            "a version needs a name, as in PUT /v1/graphs/NAME?version=2", extra={"parameter": "version"}
+        )
+    version = version_number(text)
+    if version is None:
+        raise InvalidParameter(
+            f"version is {text[:40]!r}; it must be a whole number from 1 to {LARGEST_VERSION:,}",
+            extra={"parameter": "version"},
+        )
+    return version
 
 
 def _entry(graph: StoreEntry) -> dict[str, Any]:
     return {
         "name": graph.name,
+        "version": graph.version,
         "kind": graph.source.kind,
         "digest": f"sha256:{graph.digest}",
         "owner": "server" if graph.owner is None else "caller",
@@ -183,12 +228,13 @@ def _entry(graph: StoreEntry) -> dict[str, Any]:
     }
 
 
-def _description(graph: StoreEntry) -> dict[str, Any]:
+def _description(graph: StoreEntry, versions: Sequence[StoreEntry]) -> dict[str, Any]:
     def entries(tensors: list[DeclaredTensor]) -> list[dict[str, Any]]:
         return [tensor.to_json() for tensor in tensors]
 
     source = graph.source
     return _entry(graph) | {
+        "versions": [each.version for each in versions],
         "max_batch_size": 0 if graph.batches is None else graph.batches.max_batch_size,
         "max_queue_delay_microseconds": None if graph.batches is None else graph.batches.max_queue_delay_microseconds,
         "inputs": entries([*source.inputs]),

@@ -17,19 +17,20 @@ from starlette.responses import JSONResponse, Response
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 
+from ...settings import Settings
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
-from ..calls.batch_settings import BatchSettings
 from ..headers import header_fields
 from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
-from ..open_inference.load_request import LOAD_MEMORY_FACTOR, LoadRequest, read_load_request
+from ..open_inference.load_request import LOAD_MEMORY_FACTOR, LoadRequest, VersionFile, read_load_request
 from ..open_inference.models import VERSION, Model
 from ..open_inference.shared_memory import RegionKind
 from ..service import service_of
 from ..wires.graph_folder import read_graph_folder
-from ..wires.graph_sources import GraphSource, read_source, reading_bytes
-from ..wires.model_config import read_model_config
+from ..wires.graph_sources import read_source, reading_bytes
+from ..wires.graph_store import GraphVersion
+from ..wires.model_config import configured_batches
 from .whole_body import receive_whole
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
@@ -74,7 +75,8 @@ async def all_statistics(request: Request) -> JSONResponse:
 @router.get("/v2/models/{model}/versions/{version}", include_in_schema=False)
 async def model_metadata(request: Request) -> JSONResponse:
     """Names, datatypes and shapes, -1 for a free size. Requests may have other datatypes that the operator takes."""
-    return JSONResponse(_model(request).to_metadata())
+    model = _model(request)
+    return JSONResponse(model.to_metadata(service_of(request).versions_of(request.scope, model)))
 
 
 @router.get("/v2/models/{model}/ready", summary="Will the model's requests be served?", openapi_extra=_MODEL)
@@ -91,7 +93,8 @@ async def model_ready(request: Request) -> JSONResponse:
 @router.get("/v2/models/{model}/versions/{version}/config", include_in_schema=False)
 async def model_config(request: Request) -> JSONResponse:
     """Triton's ModelConfig as JSON; `parameters.attributes_schema` is a JSON Schema of the attributes."""
-    return JSONResponse(_model(request).to_config())
+    model = _model(request)
+    return JSONResponse(model.to_config(service_of(request).versions_of(request.scope, model)))
 
 
 @router.get("/v2/models/{model}/stats", summary="Statistics of a model", openapi_extra=_MODEL)
@@ -111,13 +114,16 @@ async def infer(request: Request) -> Response:
 
 @router.post("/v2/repository/index", summary="List the models and their states")
 async def repository_index(request: Request) -> JSONResponse:
-    """Every model is READY."""
+    """Every version of every model is READY."""
     await _body(request)
     service = service_of(request)
-    versions = {graph.name: str(graph.version) for graph in service.graphs.listed(service.owner_of(request.scope))}
+    versions: dict[str, list[str]] = {}
+    for graph in service.graphs.listed(service.owner_of(request.scope)):
+        versions.setdefault(graph.name, []).append(str(graph.version))
     return JSONResponse([
-        {"name": name, "version": versions.get(name, VERSION), "state": "READY", "reason": ""}
+        {"name": name, "version": version, "state": "READY", "reason": ""}
         for name in service.model_names(request.scope)
+        for version in versions.get(name, [VERSION])
     ])  # fmt: skip
 
 
@@ -127,9 +133,10 @@ async def repository_index(request: Request) -> JSONResponse:
 async def load_model(request: Request) -> Response:
     """Store a model as Triton's clients send one: `{"parameters": {"file:1/model.onnx": "base64", "config": "{}"}}`.
 
-    The file is kept as by `PUT /v1/graphs/{name}`, and the version is that of its path. `config` is Triton's
-    ModelConfig as JSON. Without a file, a graph of the folder TENSORPOST_GRAPHS is read again; operators and the
-    caller's graphs are loaded already: 200, or 404 for one that there is not.
+    The file is kept as by `PUT /v1/graphs/{name}`, and the version is that of its path; of files of several versions,
+    the `version_policy` of the configuration chooses, the latest by default, and all versions of before are replaced.
+    `config` is Triton's ModelConfig as JSON. Without a file, a graph of the folder TENSORPOST_GRAPHS is read again;
+    operators and the caller's graphs are loaded already: 200, or 404 for one that there is not.
     """
     service, settings, name = service_of(request), service_of(request).settings, request.path_params["model"]
     owner, caller = service.owner_of(request.scope), caller_of(request.scope)
@@ -139,11 +146,10 @@ async def load_model(request: Request) -> Response:
         watch.start()
         ticket.grow(LOAD_MEMORY_FACTOR * len(body))
         load = await threads.run(len(body) > INLINE_TEXT_BYTES, read_load_request, body)
-        if load.content is not None:
-            ticket.grow(reading_bytes(load.content, None, settings))
-            source = await threads.run(True, read_source, load.content, None, settings)
-            batches = await threads.run(load.config is not None, _batches, load, name, source)
-            service.graphs.put(owner, name, load.content, source, load.version, batches)
+        if load.files:
+            ticket.grow(sum([reading_bytes(file.content, None, settings) for file in load.files]))
+            versions = [await threads.run(True, _read_version, file, name, load, settings) for file in load.files]
+            service.graphs.put(owner, name, versions)
             return Response()
         has_file = not service.models.has(name) and not service.graphs.is_of(owner, name)
         if has_file and settings.graphs is not None:
@@ -153,23 +159,28 @@ async def load_model(request: Request) -> Response:
     if load.config is not None:
         if model.stored is None:
             raise NoBackend("the configuration of an operator cannot be changed")
-        stored = model.stored.stored
-        batches = await threads.run(True, _batches, load, name, stored.source, stored.version)
-        service.graphs.configure(owner, name, batches)
+        known = {each.version: each.source for each in service.graphs.versions(owner, name)}
+        chosen = known if load.policy is None else load.policy.choose(known.keys())
+        batches = {
+            version: await threads.run(True, configured_batches, load.config, name, known[version], None)
+            for version in chosen
+        }
+        service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
     return Response()
 
 
-def _batches(load: LoadRequest, name: str, source: GraphSource, version: int | None = None) -> BatchSettings | None:
-    if load.config is None:
-        return None
-    return read_model_config(load.config, name, source, version or load.version, load.file_name)
+def _read_version(file: VersionFile, name: str, load: LoadRequest, settings: Settings) -> GraphVersion:
+    source = read_source(file.content, None, settings)
+    return GraphVersion.of(
+        file.content, source, file.version, configured_batches(load.config, name, source, file.name)
+    )  # fmt: skip
 
 
 @router.post(
     "/v2/repository/models/{model}/unload", summary="Unload a model", openapi_extra=_MODEL, response_class=Response
 )
 async def unload_model(request: Request) -> Response:
-    """A stored graph of the caller is deleted; operators, and graphs of the server, cannot be unloaded."""
+    """A stored graph of the caller is deleted, all its versions; operators, and the server's graphs, stay."""
     model, service = _model(request), service_of(request)
     if model.stored is None:
         raise NoBackend("operators cannot be unloaded")
@@ -264,9 +275,12 @@ def _statistics(request: Request, model: Model | None) -> JSONResponse:
     service = service_of(request)
     if service.records is not None:
         service.records.flush()
-    return JSONResponse(
-        service.model_statistics.to_json(service.owner_of(request.scope), None if model is None else model.name)
-    )
+    owner = service.owner_of(request.scope)
+    if model is None:
+        return JSONResponse(service.model_statistics.to_json(owner))
+    named = "version" in request.path_params
+    versions = [model.version] if named else service.versions_of(request.scope, model)
+    return JSONResponse(service.model_statistics.of_model(owner, model.name, [int(each) for each in versions]))
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

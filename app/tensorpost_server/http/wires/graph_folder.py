@@ -1,28 +1,28 @@
 """The folder with the server's own graphs: files `{name}.onnx`, and models as Triton's repositories have them.
 
 A model is a folder `{name}` with a folder for each version, `{name}/1/model.onnx`, and optionally its configuration,
-`{name}/config.json`. The newest version is served, which is Triton's default policy.
+`{name}/config.json`, whose `version_policy` says which versions are served: the newest by default.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorpost.values.problems import InvalidParameter, TensorpostError
 
 from ...settings import Settings
 from ..calls.batch_settings import BatchSettings
 from .graph_sources import GraphSource, read_source
-from .model_config import read_model_config
+from .model_config import configured_batches, read_model_config
+from .version_policy import VersionPolicy, read_version_policy, version_number
 
 GRAPH_SUFFIXES = (".json", ".onnx", ".safetensors")
 """How the names of files with graphs end."""
-LARGEST_VERSION = 2**31 - 1
-"""The largest number of a version."""
 
 _CONFIG = "config.json"
 _OTHER_CONFIG = "config.pbtxt"
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderGraph:
-    """A graph of the folder that was read.
+    """A version of a graph of the folder that was read.
 
     Attributes:
         name: its name.
@@ -55,7 +55,7 @@ class FolderGraph:
 
 
 def read_graph_folder(folder: Path, settings: Settings, only: str | None = None) -> Sequence[FolderGraph]:
-    """Read the graphs of a folder.
+    """Read the graphs of a folder, each with the versions that are served.
 
     Args:
         folder: the folder.
@@ -65,7 +65,7 @@ def read_graph_folder(folder: Path, settings: Settings, only: str | None = None)
     Raises:
         InvalidParameter: the folder or a file cannot be used, or two graphs have one name.
     """
-    found: dict[str, FolderGraph] = {}
+    found: dict[str, Sequence[FolderGraph]] = {}
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
@@ -73,53 +73,74 @@ def read_graph_folder(folder: Path, settings: Settings, only: str | None = None)
             f"the folder {folder} (setting TENSORPOST_GRAPHS) cannot be read: {error.strerror or error}"
         ) from None
     for path in paths:
+        files: Sequence[FolderGraph] = ()
         if path.is_dir():
-            file = None if only not in (None, path.name) else _read_model(path, settings)
+            if only in (None, path.name):
+                files = _read_model(path, settings)
         elif path.suffix in GRAPH_SUFFIXES and only in (None, path.stem):
-            file = _read_file(path.stem, 1, path, None, settings)
-        else:
-            file = None
-        if file is None:
+            files = [_read_file(path.stem, 1, path, None, settings)]
+        if not files:
             continue
-        if file.name in found:
+        name = files[0].name
+        if name in found:
             raise InvalidParameter(
-                f"{found[file.name].path} and {file.path} are two graphs of one name; rename one of them"
+                f"{found[name][0].path} and {files[0].path} are two graphs of one name; rename one of them"
             )
-        found[file.name] = file
-    return [*found.values()]
+        found[name] = files
+    return [file for files in found.values() for file in files]
 
 
-def _read_model(folder: Path, settings: Settings) -> FolderGraph | None:
-    """The newest version of a model; None if the folder has no folder of a version."""
+def _read_model(folder: Path, settings: Settings) -> Sequence[FolderGraph]:
+    """The versions of a model that are served; none if the folder has no folder of a version."""
     versions = {
-        int(path.name): path
+        number: path
         for path in folder.iterdir()
-        if path.is_dir() and path.name.isascii() and path.name.isdigit() and 1 <= int(path.name) <= LARGEST_VERSION
-    }
+        if path.is_dir() and (number := version_number(path.name)) is not None
+    }  # fmt: skip
     if not versions or folder.name.startswith("."):
-        return None
-    version = max(versions)
-    files = sorted([path for path in versions[version].iterdir() if path.suffix in GRAPH_SUFFIXES and path.is_file()])
+        return []
+    at, config = folder / _CONFIG, None
+    if at.exists():
+        config = _read_config(at)
+    elif (folder / _OTHER_CONFIG).exists():
+        _log.warning("%s is not read; write what differs from the model as JSON to %s", folder / _OTHER_CONFIG, _CONFIG)
+    try:
+        chosen = (read_version_policy(config) or VersionPolicy()).choose(versions.keys())
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{at}: {error.detail}") from None
+    return [_read_file(folder.name, each, _model_file(versions[each]), config, settings) for each in chosen]
+
+
+def _model_file(version: Path) -> Path:
+    files = sorted([path for path in version.iterdir() if path.suffix in GRAPH_SUFFIXES and path.is_file()])
     if len(files) != 1:
         names = ", ".join([path.name for path in files]) or "none"
         raise InvalidParameter(
-            f"{versions[version]} must contain one model (a file {', '.join(GRAPH_SUFFIXES)}), and it has {names}"
+            f"{version} must contain one model (a file {', '.join(GRAPH_SUFFIXES)}), and it has {names}"
         )
-    if (folder / _OTHER_CONFIG).exists() and not (folder / _CONFIG).exists():
-        _log.warning("%s is not read; write what differs from the model as JSON to %s", folder / _OTHER_CONFIG, _CONFIG)
-    return _read_file(folder.name, version, files[0], folder / _CONFIG, settings)
+    return files[0]
 
 
-def _read_file(name: str, version: int, path: Path, config: Path | None, settings: Settings) -> FolderGraph:
-    at, batches = path, None
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_CONFIG_BYTES:
+            raise InvalidParameter(f"a configuration has at most {_MOST_CONFIG_BYTES:,} bytes")
+        return read_model_config(path.read_bytes())
+    except OSError as error:
+        raise InvalidParameter(f"{path}: {error.strerror or error}") from None
+    except TensorpostError as error:
+        raise InvalidParameter(f"{path} cannot be used: {error.detail}") from None
+
+
+def _read_file(
+    name: str, version: int, path: Path, config: Mapping[str, Any] | None, settings: Settings
+) -> FolderGraph:  # fmt: skip
+    at = path
     try:
         content = path.read_bytes()
         source = read_source(content, None, settings)
-        if config is not None and config.exists():
-            at = config
-            if config.stat().st_size > _MOST_CONFIG_BYTES:
-                raise InvalidParameter(f"a configuration has at most {_MOST_CONFIG_BYTES:,} bytes")
-            batches = read_model_config(config.read_bytes(), name, source, version, path.name)
+        at = path if config is None else path.parent.parent / _CONFIG
+        batches = configured_batches(config, name, source, path.name)
         digest = hashlib.sha256(content).hexdigest()
         return FolderGraph(name, version, path, digest, source, batches, path.stat().st_mtime)
     except OSError as error:

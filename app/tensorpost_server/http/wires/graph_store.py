@@ -1,8 +1,9 @@
-"""Graphs and ONNX models that the server keeps, each by its owner and name.
+"""Graphs and ONNX models that the server keeps, each by its owner, name and version.
 
-A graph belongs to the API key that stored it; without keys everybody shares them. Those of the folder `graphs` of the
-settings belong to the server, and everybody may call them. What a graph takes is part of the memory budget until it is
-deleted, replaced, or has not been used for too long; calls that run go on.
+A call that names no version goes to the newest, which has the highest number. A graph belongs to the API key that
+stored it; without keys everybody shares them. Those of the folder `graphs` of the settings belong to the server, and
+everybody may call them. What a graph takes is part of the memory budget until it is deleted, replaced, or has not been
+used for too long; calls that run go on.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tensorpost.descriptors import NEWEST
 from tensorpost.values.graph import Graph
@@ -41,9 +43,32 @@ _RESERVED = ("stats",)
 _log = logging.getLogger(__name__)
 
 
+class GraphVersion(NamedTuple):
+    """A version of a graph that was read, to be kept.
+
+    Attributes:
+        version: its number, at least 1.
+        digest: the SHA-256 of what was sent, hexadecimal.
+        source: what it is made from.
+        batches: how many rows its calls may have, and whether they are joined; None for any number.
+    """
+
+    version: int
+    digest: str
+    source: GraphSource
+    batches: BatchSettings | None = None
+
+    @classmethod
+    def of(
+        cls, content: bytes, source: GraphSource, version: int = 1, batches: BatchSettings | None = None
+    ) -> GraphVersion:  # fmt: skip
+        """The version that these bytes are."""
+        return cls(version, hashlib.sha256(content).hexdigest(), source, batches)
+
+
 @dataclass(slots=True, eq=False)
 class StoreEntry:
-    """A graph that is kept.
+    """A version of a graph that is kept.
 
     Attributes:
         name: its name.
@@ -53,9 +78,10 @@ class StoreEntry:
         size_in_bytes: memory that it takes.
         created: when it was stored, seconds since 1970.
         used: when it was used last, by the store's clock.
-        version: its version in `/v2`.
+        version: its number.
         batches: how many rows its calls may have, and whether they are joined; None for any number.
-        is_kept: whether it is still there; a call that was prepared with it is not repeated otherwise.
+        is_kept: whether it is still there, and still the newest if it was; a call that was prepared with it is not
+            repeated otherwise.
         calls: calls so far.
         model: what `/v2` says of it, once somebody has asked.
         joined_calls: how many calls were computed together with others, or could have been.
@@ -106,6 +132,10 @@ class StoreEntry:
         return self.is_kept
 
 
+_Versions = dict[int, StoreEntry]
+"""The versions of a graph by their numbers."""
+
+
 @dataclass(slots=True)
 class GraphStore:
     """The stored graphs. Used from the event loop's thread only.
@@ -121,17 +151,22 @@ class GraphStore:
     admission: Admission
     is_taken: Callable[[str], bool]
     when_dropped: Callable[[StoreEntry], object] = lambda _: None
-    _graphs: dict[tuple[str | None, str], StoreEntry] = field(default_factory=dict[tuple[str | None, str], StoreEntry])
+    _graphs: dict[tuple[str | None, str], _Versions] = field(default_factory=dict[tuple[str | None, str], _Versions])
 
-    def find(self, owner: str, name: str) -> StoreEntry:
+    def find(self, owner: str, name: str, version: str | None = None) -> StoreEntry:
         """The caller's graph of this name, or the server's.
 
+        Args:
+            owner: the caller.
+            name: the graph's name.
+            version: the number of its version, decimal; None for the newest.
+
         Raises:
-            GraphNotFound: there is none.
+            GraphNotFound: there is none, or no such version of it; `extra["versions"]` are those that there are.
         """
         self.sweep()
-        found = self._graphs.get((owner, name)) or self._graphs.get((None, name))
-        if found is None:
+        found = self.versions(owner, name)
+        if not found:
             guess = nearest(name, [graph.name for graph in self.listed(owner)])
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise GraphNotFound(
@@ -140,7 +175,21 @@ class GraphStore:
                 "TENSORPOST_STORED_GRAPH_IDLE_SECONDS, TENSORPOST_GRAPHS)",
                 extra={"nearest": guess},
             )
-        return found
+        if version is None:
+            return found[-1]
+        for each in found:
+            if str(each.version) == version:
+                return each
+        known = [each.version for each in found]
+        only = f"version {known[0]} only" if len(known) == 1 else f"the versions {', '.join(map(str, known))}"
+        raise GraphNotFound(
+            f"the stored graph {name!r} has no version {version[:20]!r}; it has {only}", extra={"versions": known}
+        )
+
+    def versions(self, owner: str, name: str) -> Sequence[StoreEntry]:
+        """The versions of the graph of this name that the caller may call, the newest last; empty if there is none."""
+        found = self._graphs.get((owner, name)) or self._graphs.get((None, name)) or {}
+        return [found[version] for version in sorted(found)]
 
     def has(self, owner: str, name: str) -> bool:
         """Whether the caller may call a graph of this name."""
@@ -150,33 +199,25 @@ class GraphStore:
         """Whether the caller has stored a graph of this name."""
         return (owner, name) in self._graphs
 
-    def get(self, owner: str, name: str) -> StoreEntry | None:
-        """The graph of this name that the caller may call; None if there is none."""
-        return self._graphs.get((owner, name)) or self._graphs.get((None, name))
-
     def listed(self, owner: str) -> Sequence[StoreEntry]:
-        """The graphs that a caller may call, by name."""
+        """The versions of graphs that a caller may call, by name and version."""
         self.sweep()
-        return sorted(
-            [each for (of, _), each in self._graphs.items() if of in (owner, None)], key=lambda each: each.name
-        )
+        found = [each for each in self._entries() if each.owner in (owner, None)]
+        return sorted(found, key=lambda each: (each.name, each.version))
 
     def put(
-        self, owner: str, name: str | None, content: bytes, source: GraphSource, version: int = 1,
-        batches: BatchSettings | None = None,
+        self, owner: str, name: str | None, versions: Sequence[GraphVersion], *, keeps_others: bool = False
     ) -> tuple[StoreEntry, bool]:  # fmt: skip
-        """Keep a graph, in place of the caller's one of the same name.
+        """Keep versions of a graph, in place of the caller's one of the same name.
 
         Args:
             owner: the caller.
             name: its name; None for the digest.
-            content: what was sent.
-            source: the same, read.
-            version: its version in `/v2`.
-            batches: how many rows its calls may have, and whether they are joined.
+            versions: what was sent, at least one version.
+            keeps_others: whether other versions of the name stay.
 
         Returns:
-            The graph, and whether there was none of its name before.
+            The newest of these versions, and whether there was nothing in its place before.
 
         Raises:
             InvalidParameter: the name cannot be used.
@@ -185,17 +226,21 @@ class GraphStore:
             TooBusy: the memory is not there now.
             MethodNotAllowed: the name is one of the server's own graphs.
         """
-        digest = hashlib.sha256(content).hexdigest()
-        name = digest if name is None else name
+        name = versions[0].digest if name is None else name
         self._check_name(name)
         if (None, name) in self._graphs:
             raise _is_the_servers(name)
-        before = self._graphs.get((owner, name))
-        own = [each for (of, _), each in self._graphs.items() if of == owner and each is not before]
-        settings, size = self.settings, source.size_in_bytes
-        if len(own) >= settings.max_stored_graphs:
+        numbers = {each.version for each in versions}
+        before = [
+            each
+            for number, each in self._graphs.get((owner, name), {}).items()
+            if number in numbers or not keeps_others
+        ]  # fmt: skip
+        own = [each for each in self._entries() if each.owner == owner and each not in before]
+        settings, size = self.settings, sum([each.source.size_in_bytes for each in versions])
+        if len(own) + len(versions) > settings.max_stored_graphs:
             raise LimitExceeded.of(
-                "the number of your stored graphs", len(own) + 1, settings.max_stored_graphs,
+                "the number of your stored graphs", len(own) + len(versions), settings.max_stored_graphs,
                 "TENSORPOST_MAX_STORED_GRAPHS", "graphs",
             )  # fmt: skip
         whole = size + sum([each.size_in_bytes for each in own])
@@ -205,43 +250,53 @@ class GraphStore:
                 "TENSORPOST_MAX_STORED_GRAPH_BYTES",
             )  # fmt: skip
         self.admission.keep(size)
-        if before is not None:
-            self._drop(before)
-        graph = StoreEntry(name, owner, source, digest, size, time.time(), time.monotonic(), version, batches)
-        self._graphs[owner, name] = graph
-        return graph, before is None
+        for each in before:
+            self._drop(each)
+        entries = [
+            StoreEntry(
+                name, owner, source, digest, source.size_in_bytes, time.time(), time.monotonic(), version, batches
+            )
+            for version, digest, source, batches in versions
+        ]  # fmt: skip
+        for entry in entries:
+            self._add(entry)
+        return max(entries, key=lambda each: each.version), not before
 
-    def configure(self, owner: str, name: str, batches: BatchSettings | None) -> None:
+    def configure(
+        self, owner: str, name: str, batches: Mapping[int, BatchSettings | None], dropped: Collection[int]
+    ) -> None:  # fmt: skip
         """Change how many rows the calls of the caller's graph may have, and whether they are joined.
 
-        Raises:
-            GraphNotFound: there is none.
-            MethodNotAllowed: it is the server's own.
-        """
-        graph = self.find(owner, name)
-        if graph.owner is None:
-            raise _is_the_servers(name)
-        if graph.batches != batches:
-            graph.is_kept = False
-            self.when_dropped(graph)
-            self._graphs[owner, name] = replace(graph, batches=batches, model=None, is_kept=True)
-
-    def delete(self, owner: str, name: str) -> None:
-        """Drop a graph of the caller.
+        Args:
+            owner: the caller.
+            name: the graph's name.
+            batches: the same by version.
+            dropped: versions that are dropped.
 
         Raises:
             GraphNotFound: there is none.
             MethodNotAllowed: it is the server's own.
         """
-        graph = self.find(owner, name)
-        if graph.owner is None:
-            raise _is_the_servers(name)
-        self._drop(graph)
+        for graph in self._of_caller(owner, name, None):
+            if graph.version in dropped:
+                self._drop(graph)
+            elif graph.version in batches and graph.batches != batches[graph.version]:
+                self._renew(graph, batches[graph.version])
+
+    def delete(self, owner: str, name: str, version: str | None = None) -> None:
+        """Drop a graph of the caller, or a version of it.
+
+        Raises:
+            GraphNotFound: there is none.
+            MethodNotAllowed: it is the server's own.
+        """
+        for graph in self._of_caller(owner, name, version):
+            self._drop(graph)
 
     def sweep(self) -> None:
         """Drop graphs of callers that nobody has called for too long."""
         since = time.monotonic() - self.settings.stored_graph_idle_seconds
-        for graph in [each for each in self._graphs.values() if each.owner is not None and each.used < since]:
+        for graph in [each for each in self._entries() if each.owner is not None and each.used < since]:
             self._drop(graph)
 
     def read_folder(self) -> None:
@@ -270,18 +325,19 @@ class GraphStore:
                 self._check_name(file.name)
             except InvalidParameter as error:
                 raise InvalidParameter(f"{file.path}: {error.detail}") from None
-        entries = {file.name: _entry_of(file) for file in files}
-        before = {name: entry for (owner, name), entry in self._graphs.items() if owner is None}
+        entries = {(file.name, file.version): _entry_of(file) for file in files}
+        before = {(each.name, each.version): each for each in self._entries() if each.owner is None}
         changed = {
-            name: entry
-            for name, entry in entries.items()
-            if name not in before or before[name].fingerprint != entry.fingerprint
+            key: entry
+            for key, entry in entries.items()
+            if key not in before or before[key].fingerprint != entry.fingerprint
         }
         self.admission.keep(sum([each.size_in_bytes for each in changed.values()]))  # before anything is dropped
-        for name, entry in before.items():
-            if name in changed or (name not in entries and only in (None, name)):
+        for key, entry in before.items():
+            if key in changed or (key not in entries and only in (None, entry.name)):
                 self._drop(entry)
-        self._graphs |= {(None, name): entry for name, entry in changed.items()}
+        for entry in changed.values():
+            self._add(entry)
 
     def reload(self) -> None:
         """Read the folder again; a mistake in it is logged, and the graphs stay as they are."""
@@ -293,8 +349,19 @@ class GraphStore:
 
     def close(self) -> None:
         """Drop all graphs."""
-        for graph in [*self._graphs.values()]:
+        for graph in [*self._entries()]:
             self._drop(graph)
+
+    def _entries(self) -> Iterator[StoreEntry]:
+        for versions in self._graphs.values():
+            yield from versions.values()
+
+    def _of_caller(self, owner: str, name: str, version: str | None) -> Sequence[StoreEntry]:
+        """A version of the caller's graph, which may be changed; all of them without a version."""
+        graph = self.find(owner, name, version)
+        if graph.owner is None:
+            raise _is_the_servers(name)
+        return self.versions(owner, name) if version is None else [graph]
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name):
@@ -305,8 +372,26 @@ class GraphStore:
         if name in _RESERVED or self.is_taken(name):
             raise InvalidParameter(f"{name!r} is the name of another model of /v2; give the graph another one")
 
+    def _add(self, graph: StoreEntry) -> None:
+        """Keep a graph; calls that name no version go to it if it is the newest one."""
+        versions = self._graphs.setdefault((graph.owner, graph.name), {})
+        newest = versions[max(versions)] if versions else graph
+        versions[graph.version] = graph
+        if newest.version < graph.version:
+            self._renew(newest, newest.batches)
+
+    def _renew(self, graph: StoreEntry, batches: BatchSettings | None) -> None:
+        """Forget the calls that were prepared with a graph, which stays."""
+        graph.is_kept = False
+        self.when_dropped(graph)
+        renewed = replace(graph, batches=batches, model=None, is_kept=True)
+        self._graphs[graph.owner, graph.name][graph.version] = renewed
+
     def _drop(self, graph: StoreEntry) -> None:
-        del self._graphs[graph.owner, graph.name]
+        versions = self._graphs[graph.owner, graph.name]
+        del versions[graph.version]
+        if not versions:
+            del self._graphs[graph.owner, graph.name]
         graph.is_kept = False
         graph.plans.clear()
         self.admission.give_back(graph.size_in_bytes)

@@ -43,29 +43,38 @@ _TRIAL_SIZES = (224, 32, 8, 4, 1)
 _FLOAT32 = data_type("float32")
 
 
-def read_model_config(
-    text: str | bytes, name: str, source: GraphSource, version: int, file_name: str | None
+def read_model_config(text: str | bytes) -> Mapping[str, Any]:
+    """Read a configuration, a JSON object.
+
+    Raises:
+        InvalidJson: it is no JSON.
+        InvalidParameter: it is another value.
+    """
+    document: object = read_json(text.encode() if isinstance(text, str) else text, max_containers=MOST_JSON_CONTAINERS)
+    if not isinstance(document, Mapping):
+        raise InvalidParameter("the model's config must be a JSON object, as Triton's ModelConfig")
+    return cast("Mapping[str, Any]", document)
+
+
+def configured_batches(
+    config: Mapping[str, Any] | None, name: str, source: GraphSource, file_name: str | None
 ) -> BatchSettings | None:
-    """Read a configuration and compare it with the model.
+    """Compare a configuration with a version of the model; `version_policy` is read by `read_version_policy`.
 
     Args:
-        text: the configuration, a JSON object.
+        config: the configuration; None if there is none.
         name: the model's name.
-        source: the model.
-        version: its version.
+        source: the version of the model.
         file_name: name of the file that it was read from; None if that is not known.
 
     Returns:
         What it says of batches; None with a `max_batch_size` of 0, the default.
 
     Raises:
-        InvalidJson: it is no JSON.
         InvalidParameter: it contradicts the model, or asks for what this server does not have.
     """
-    document: object = read_json(text.encode() if isinstance(text, str) else text, max_containers=MOST_JSON_CONTAINERS)
-    if not isinstance(document, Mapping):
-        raise InvalidParameter("the model's config must be a JSON object, as Triton's ModelConfig")
-    config = cast("Mapping[str, Any]", document)
+    if config is None:
+        return None
     _refuse_others(config, _READ, "the model's config")
     _compare("name", config, (name,))
     kinds = [platform for platform, kind in _KIND_OF_PLATFORM.items() if kind == source.kind]
@@ -73,7 +82,6 @@ def read_model_config(
     _compare("backend", config, _BACKENDS)
     if file_name is not None:
         _compare("default_model_filename", config, (file_name,))
-    _check_policy(config.get("version_policy"), version)
     most = config.get("max_batch_size") or 0
     if type(most) is not int or not 0 <= most <= MOST_BATCH:
         raise _mistake("max_batch_size", most, f"a whole number from 0 to {MOST_BATCH:,}")
@@ -174,18 +182,6 @@ def _compare(member: str, config: Mapping[str, Any], expected: Sequence[str]) ->
     value = config.get(member)
     if value and value not in expected:
         raise _mistake(member, value, " or ".join([repr(each) for each in expected if each]))
-
-
-def _check_policy(policy: object, version: int) -> None:
-    """One version is loaded, so every policy that includes it means the same."""
-    if policy and policy not in ({"latest": {"num_versions": 1}}, {"latest": {}}, {"all": {}}):
-        if policy in ({"specific": {"versions": [version]}}, {"specific": {"versions": [str(version)]}}):
-            return
-        raise _mistake(
-            "version_policy", policy,
-            f'{{"latest": {{"num_versions": 1}}}}, or {{"specific": {{"versions": [{version}]}}}}: one version of a '
-            "model is served",
-        )  # fmt: skip
 
 
 def _check_tensors(member: str, given: object, tensors: Sequence[DeclaredTensor], *, skipped: int) -> None:

@@ -26,10 +26,12 @@ class StoredDialect:
     Attributes:
         stored: the graph.
         most_nodes: nodes that a graph may have.
+        version: the version in the query, by which the graph was found; None if there is none.
     """
 
     stored: StoreEntry
     most_nodes: int
+    version: str | None = None
 
     def __call__(self, name: str) -> StoredParser:
         return StoredParser(self)
@@ -42,6 +44,7 @@ class StoredParser:
 
     def __init__(self, dialect: StoredDialect) -> None:
         self._source, self._most_nodes = dialect.stored.source, dialect.most_nodes
+        self._known = ("outputs", *_OPTIONS) if dialect.version is None else ("outputs", "version", *_OPTIONS)
         self._name, self._batches = dialect.stored.name, dialect.stored.batches
         self._batched = dialect.stored.input_names
         self.inputs: Sequence[CallInput] = self._source.call_inputs
@@ -61,7 +64,7 @@ class StoredParser:
             InvalidDescriptor, UnknownOperator: the graph breaks rules for these tensors.
             TensorMismatch: a tensor that the graph has not, a missing one, or one of strings.
         """
-        refuse_unknown(parameters, ["outputs", *_OPTIONS])
+        refuse_unknown(parameters, self._known)
         options = take_options({**parameters}, _OPTIONS)
         if document is not None:
             raise InvalidParameter(
