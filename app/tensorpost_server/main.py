@@ -57,6 +57,7 @@ from .http.routes import (
     tensor_routes,
 )
 from .http.service import Service
+from .http.wires.shared_graphs import FOLDER_QUESTION, GRAPHS_QUESTION
 from .settings import Settings
 from .shared.process_group import ProcessGroup
 
@@ -158,7 +159,14 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
-        await group.siblings.open({metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service)})
+        if group.is_shared:
+            await service.shared_graphs.synchronize()
+        await group.siblings.open({
+            metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service),
+            GRAPHS_QUESTION: service.shared_graphs.synchronize,
+            FOLDER_QUESTION: service.shared_graphs.read_folder_graph,
+            inference_routes.STATISTICS_QUESTION: partial(inference_routes.own_statistics, service),
+        })  # fmt: skip
         trimming = asyncio.ensure_future(_trim(admission, service.sweep))
         if settings.graphs is not None and hasattr(signal, "SIGHUP"):
             with suppress(ValueError, RuntimeError, NotImplementedError):  # another thread has the signals, as in tests

@@ -33,6 +33,7 @@ from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
+from .wires.shared_graphs import SharedGraphs
 from .wires.tensor_store import TensorStore
 
 _MOST_CALLS = 512
@@ -84,6 +85,7 @@ class Service:
     end: Callable[[], None] = _stop_process
     model_statistics: ModelStatistics = field(init=False)
     graphs: GraphStore = field(init=False)
+    shared_graphs: SharedGraphs = field(init=False)
     tensors: TensorStore = field(init=False)
     batches: CallBatches = field(init=False)
 
@@ -92,6 +94,7 @@ class Service:
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         self.tensors = TensorStore(self.settings, self.admission, self.group)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
+        self.shared_graphs = SharedGraphs(self.graphs, self.group, self.settings, self.slow_threads)
 
     @property
     def ready(self) -> bool:
@@ -146,6 +149,7 @@ class Service:
     def sweep(self) -> None:
         """Drop what callers have left: shared memory, stored graphs and held tensors that nobody uses."""
         self.regions.sweep()
+        self.shared_graphs.note_uses()
         self.graphs.sweep()
         self.tensors.sweep()
 

@@ -18,8 +18,8 @@ ANSWER_SECONDS = 30.0
 _MOST_QUESTION_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 
-Answers = Mapping[str, Callable[[], Awaitable[Any]]]
-"""The questions that a process answers, by name; an answer is a JSON value."""
+Answers = Mapping[str, Callable[..., Awaitable[Any]]]
+"""The questions that a process answers, by name; arguments and answers are JSON values."""
 
 
 class Siblings:
@@ -43,8 +43,8 @@ class Siblings:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                question = json.loads(await reader.read(_MOST_QUESTION_BYTES))
-                writer.write(json.dumps(await answers[question]()).encode())
+                question, *arguments = json.loads(await reader.read(_MOST_QUESTION_BYTES))
+                writer.write(json.dumps(await answers[question](*arguments)).encode())
                 writer.write_eof()
                 await writer.drain()
             except OSError:
@@ -60,7 +60,7 @@ class Siblings:
             self._server.close()
             socket_path(self._folder, self._place).unlink(missing_ok=True)
 
-    async def ask(self, question: str) -> list[Any]:
+    async def ask(self, question: str, *arguments: Any) -> list[Any]:
         """Ask all others at once.
 
         Returns:
@@ -70,16 +70,16 @@ class Siblings:
             return []
         own = socket_path(self._folder, self._place)
         others = [path for path in self._folder.glob("process-*.sock") if path != own]
-        answers = await asyncio.gather(*[self._ask(path, question) for path in others])
+        answers = await asyncio.gather(*[self._ask(path, question, *arguments) for path in others])
         return [answer for answer in answers if answer is not None]
 
-    async def _ask(self, path: Path, question: str) -> Any:
+    async def _ask(self, path: Path, question: str, *arguments: Any) -> Any:
         with suppress(FileNotFoundError, ConnectionError):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     reader, writer = await asyncio.open_unix_connection(path)
                     try:
-                        writer.write(json.dumps(question).encode())
+                        writer.write(json.dumps([question, *arguments]).encode())
                         writer.write_eof()
                         return json.loads(await reader.read() or "null")
                     finally:

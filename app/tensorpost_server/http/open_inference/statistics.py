@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..observability.request_record import RequestRecord
 from .models import VERSION
@@ -65,6 +65,26 @@ class _Counts:
             "batch_stats": [],
             "memory_usage": [],
         }
+
+
+def joined_statistics(documents: Sequence[Any]) -> dict[str, Any]:
+    """The statistics of several processes, in the form of `ModelStatistics.to_json`, as those of one."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in [row for document in documents for row in document["model_stats"]]:
+        key = row["name"], row["version"]
+        rows[key] = _added(rows[key], row) if key in rows else row
+    return {"model_stats": [*rows.values()]}
+
+
+def _added(one: Any, other: Any) -> Any:
+    """Two JSON values with numbers added, but for the time of the last inference."""
+    if isinstance(one, dict):
+        mine, others = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        return {
+            name: max(mine[name], others[name]) if name == "last_inference" else _added(mine[name], others[name])
+            for name in mine
+        }
+    return one + other if isinstance(one, int) else one
 
 
 class ModelStatistics:

@@ -36,6 +36,7 @@ from ..wires.graph_sources import (
 )
 from ..wires.graph_store import GraphVersion, StoreEntry
 from ..wires.model_config import BATCH_PARAMETERS, batches_from_query
+from ..wires.shared_graphs import StoredContent
 from ..wires.version_policy import LARGEST_VERSION, version_number
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
@@ -161,6 +162,7 @@ async def delete_graph(request: Request) -> Response:
     refuse_unknown(parameters, ["version"])
     owner, name = service.owner_of(request.scope), request.path_params["name"]
     service.graphs.delete(owner, name, parameters.get("version"))
+    await service.shared_graphs.publish(owner, name)
     return Response(status_code=204)
 
 
@@ -182,6 +184,7 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
         batches = await threads.run(bool(parameters), batches_from_query, parameters, source)
     stored = GraphVersion.of(content, source, version or 1, batches)
     graph, is_new = service.graphs.put(owner, name, [stored], keeps_others=version is not None)
+    await service.shared_graphs.publish(owner, graph.name, [StoredContent(stored.version, content, kind)])
     described = await threads.run(True, _description, graph, service.graphs.versions(owner, graph.name))
     location = f"/v1/graphs/{graph.name}" + ("" if version is None else f"?version={version}")
     return JsonDocument(described, 201 if is_new else 200, {"Location": location})

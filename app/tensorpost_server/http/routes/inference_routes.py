@@ -26,16 +26,21 @@ from ..open_inference.cuda_region import has_sharing_worker, sharing_worker
 from ..open_inference.load_request import LOAD_MEMORY_FACTOR, LoadRequest, VersionFile, read_load_request
 from ..open_inference.models import VERSION, Model
 from ..open_inference.shared_memory import RegionKind
-from ..service import service_of
+from ..open_inference.statistics import joined_statistics
+from ..service import Service, service_of
 from ..wires.graph_folder import read_graph_folder
 from ..wires.graph_sources import read_source, reading_bytes
 from ..wires.graph_store import GraphVersion
 from ..wires.model_config import configured_batches
+from ..wires.shared_graphs import FOLDER_QUESTION, StoredContent
 from .whole_body import receive_whole
 
 _EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
 _MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors
 _TAGS: list[Any] = ["open inference"]
+
+STATISTICS_QUESTION = "statistics"
+"""What a process asks the others for; `own_statistics` is the answer."""
 
 _MODEL: dict[str, Any] = {
     "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}]
@@ -68,7 +73,7 @@ async def list_models(request: Request) -> JSONResponse:
 @router.get("/v2/models/stats", summary="Statistics of every model that was called")
 async def all_statistics(request: Request) -> JSONResponse:
     """Counts and nanoseconds since the start."""
-    return _statistics(request, None)
+    return await _statistics(request, None)
 
 
 @router.get("/v2/models/{model}", summary="A model's inputs and outputs", openapi_extra=_MODEL)
@@ -101,7 +106,7 @@ async def model_config(request: Request) -> JSONResponse:
 @router.get("/v2/models/{model}/versions/{version}/stats", include_in_schema=False)
 async def model_statistics(request: Request) -> JSONResponse:
     """Counts and nanoseconds since the start."""
-    return _statistics(request, _model(request))
+    return await _statistics(request, _model(request))
 
 
 @router.post("/v2/models/{model}/infer", summary="Run a model", openapi_extra=_MODEL)
@@ -150,11 +155,14 @@ async def load_model(request: Request) -> Response:
             ticket.grow(sum([reading_bytes(file.content, None, settings) for file in load.files]))
             versions = [await threads.run(True, _read_version, file, name, load, settings) for file in load.files]
             service.graphs.put(owner, name, versions)
+            stored = [StoredContent(file.version, file.content, None) for file in load.files]
+            await service.shared_graphs.publish(owner, name, stored)
             return Response()
         has_file = not service.models.has(name) and not service.graphs.is_of(owner, name)
         if has_file and settings.graphs is not None:
             files = await threads.run(True, read_graph_folder, settings.graphs, settings, name)
             service.graphs.take_files(files, name)
+            await service.group.siblings.ask(FOLDER_QUESTION, name)
     model = _model(request)
     if load.config is not None:
         if model.stored is None:
@@ -166,6 +174,7 @@ async def load_model(request: Request) -> Response:
             for version in chosen
         }
         service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
+        await service.shared_graphs.publish(owner, name)
     return Response()
 
 
@@ -184,7 +193,9 @@ async def unload_model(request: Request) -> Response:
     model, service = _model(request), service_of(request)
     if model.stored is None:
         raise NoBackend("operators cannot be unloaded")
-    service.graphs.delete(service.owner_of(request.scope), model.name)
+    owner = service.owner_of(request.scope)
+    service.graphs.delete(owner, model.name)
+    await service.shared_graphs.publish(owner, model.name)
     return Response()
 
 
@@ -271,16 +282,23 @@ def _model(request: Request) -> Model:
     return service_of(request).model(request.scope, path["model"], path.get("version"))
 
 
-def _statistics(request: Request, model: Model | None) -> JSONResponse:
+async def _statistics(request: Request, model: Model | None) -> JSONResponse:
     service = service_of(request)
+    name, versions = None if model is None else model.name, list[int]()
+    if model is not None:
+        named = "version" in request.path_params
+        versions = [int(each) for each in ([model.version] if named else service.versions_of(request.scope, model))]
+    asked = service.owner_of(request.scope), name, versions
+    others = await service.group.siblings.ask(STATISTICS_QUESTION, *asked)
+    return JSONResponse(joined_statistics([await own_statistics(service, *asked), *others]))
+
+
+async def own_statistics(service: Service, owner: str, name: str | None, versions: list[int]) -> dict[str, Any]:
+    """The statistics of this process: of versions of a model, or of all models."""
     if service.records is not None:
         service.records.flush()
-    owner = service.owner_of(request.scope)
-    if model is None:
-        return JSONResponse(service.model_statistics.to_json(owner))
-    named = "version" in request.path_params
-    versions = [model.version] if named else service.versions_of(request.scope, model)
-    return JSONResponse(service.model_statistics.of_model(owner, model.name, [int(each) for each in versions]))
+    statistics = service.model_statistics
+    return statistics.to_json(owner) if name is None else statistics.of_model(owner, name, versions)
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

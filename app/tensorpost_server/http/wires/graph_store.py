@@ -86,6 +86,8 @@ class StoreEntry:
         model: what `/v2` says of it, once somebody has asked.
         joined_calls: how many calls were computed together with others, or could have been.
         batches_computed: how many batches of them were computed.
+        number: its number in the catalogue of several processes; 0 if it is not there.
+        noted: the last use that the other processes know of.
         plans: plans of its calls; see `KeptGraph`.
     """
 
@@ -103,6 +105,8 @@ class StoreEntry:
     model: object = None
     joined_calls: int = 0
     batches_computed: int = 0
+    number: int = 0
+    noted: float = 0.0
     plans: dict[tuple[int, PlanKind], Plan] = field(default_factory=dict[tuple[int, PlanKind], Plan])
 
     @property
@@ -145,12 +149,14 @@ class GraphStore:
         admission: the memory budget.
         is_taken: whether a name is another model's in `/v2`.
         when_dropped: called with each graph that is not kept any more.
+        is_idle: whether a graph that nobody has called here since a time may be dropped.
     """
 
     settings: Settings
     admission: Admission
     is_taken: Callable[[str], bool]
     when_dropped: Callable[[StoreEntry], object] = lambda _: None
+    is_idle: Callable[[StoreEntry, float], bool] = lambda _entry, _since: True
     _graphs: dict[tuple[str | None, str], _Versions] = field(default_factory=dict[tuple[str | None, str], _Versions])
 
     def find(self, owner: str, name: str, version: str | None = None) -> StoreEntry:
@@ -202,7 +208,7 @@ class GraphStore:
     def listed(self, owner: str) -> Sequence[StoreEntry]:
         """The versions of graphs that a caller may call, by name and version."""
         self.sweep()
-        found = [each for each in self._entries() if each.owner in (owner, None)]
+        found = [each for each in self.entries() if each.owner in (owner, None)]
         return sorted(found, key=lambda each: (each.name, each.version))
 
     def put(
@@ -236,7 +242,7 @@ class GraphStore:
             for number, each in self._graphs.get((owner, name), {}).items()
             if number in numbers or not keeps_others
         ]  # fmt: skip
-        own = [each for each in self._entries() if each.owner == owner and each not in before]
+        own = [each for each in self.entries() if each.owner == owner and each not in before]
         settings, size = self.settings, sum([each.source.size_in_bytes for each in versions])
         if len(own) + len(versions) > settings.max_stored_graphs:
             raise LimitExceeded.of(
@@ -252,12 +258,7 @@ class GraphStore:
         self.admission.keep(size)
         for each in before:
             self._drop(each)
-        entries = [
-            StoreEntry(
-                name, owner, source, digest, source.size_in_bytes, time.time(), time.monotonic(), version, batches
-            )
-            for version, digest, source, batches in versions
-        ]  # fmt: skip
+        entries = [_new_entry(owner, name, each) for each in versions]
         for entry in entries:
             self._add(entry)
         return max(entries, key=lambda each: each.version), not before
@@ -296,8 +297,29 @@ class GraphStore:
     def sweep(self) -> None:
         """Drop graphs of callers that nobody has called for too long."""
         since = time.monotonic() - self.settings.stored_graph_idle_seconds
-        for graph in [each for each in self._entries() if each.owner is not None and each.used < since]:
-            self._drop(graph)
+        for graph in [each for each in self.entries() if each.owner is not None and each.used < since]:
+            if self.is_idle(graph, since):
+                self._drop(graph)
+
+    def take_over(self, owner: str, name: str, version: GraphVersion, number: int) -> None:
+        """Keep a version that another process has stored, in place of one that it has replaced.
+
+        Raises:
+            LimitExceeded, InsufficientStorage, TooBusy: there is no memory for it.
+        """
+        before = self._graphs.get((owner, name), {}).get(version.version)
+        if before is not None and not before.number:
+            return  # a request of this process stores another one, and will replace that one
+        self.admission.keep(version.source.size_in_bytes)
+        if before is not None:
+            self._drop(before)
+        entry = _new_entry(owner, name, version)
+        entry.number = number
+        self._add(entry)
+
+    def drop(self, graph: StoreEntry) -> None:
+        """Drop a graph that another process has dropped."""
+        self._drop(graph)
 
     def read_folder(self) -> None:
         """Read the files of the folder in the settings, if there is one; graphs whose file has gone are dropped.
@@ -326,7 +348,7 @@ class GraphStore:
             except InvalidParameter as error:
                 raise InvalidParameter(f"{file.path}: {error.detail}") from None
         entries = {(file.name, file.version): _entry_of(file) for file in files}
-        before = {(each.name, each.version): each for each in self._entries() if each.owner is None}
+        before = {(each.name, each.version): each for each in self.entries() if each.owner is None}
         changed = {
             key: entry
             for key, entry in entries.items()
@@ -349,10 +371,11 @@ class GraphStore:
 
     def close(self) -> None:
         """Drop all graphs."""
-        for graph in [*self._entries()]:
+        for graph in [*self.entries()]:
             self._drop(graph)
 
-    def _entries(self) -> Iterator[StoreEntry]:
+    def entries(self) -> Iterator[StoreEntry]:
+        """All graphs, each version by itself."""
         for versions in self._graphs.values():
             yield from versions.values()
 
@@ -404,6 +427,13 @@ def _is_the_servers(name: str) -> MethodNotAllowed:
         "store yours under another name",
         extra={"allow": "GET, HEAD, OPTIONS, POST"},
     )
+
+
+def _new_entry(owner: str, name: str, stored: GraphVersion) -> StoreEntry:
+    version, digest, source, batches = stored
+    return StoreEntry(
+        name, owner, source, digest, source.size_in_bytes, time.time(), time.monotonic(), version, batches
+    )  # fmt: skip
 
 
 def _entry_of(file: FolderGraph) -> StoreEntry:

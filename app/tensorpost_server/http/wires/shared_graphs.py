@@ -1,0 +1,208 @@
+"""Stored graphs of a server with several processes: each process has all of them, as the catalogue lists them.
+
+A process that stores, changes or deletes a graph says so in the catalogue, and waits until the others have done the
+same before it answers; so a call after the answer finds the same graphs in any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tensorpost.values.problems import TensorpostError
+
+from ...engine import WorkerThreads
+from ...settings import Settings
+from ...shared.process_group import ProcessGroup
+from ...shared.shared_folder import shared_file
+from ..background_threads import CallerThreads
+from ..calls.batch_settings import BatchSettings
+from .graph_folder import read_graph_folder
+from .graph_sources import read_source
+from .graph_store import GraphStore, GraphVersion, StoreEntry
+
+GRAPHS_QUESTION, FOLDER_QUESTION = "graphs", "graphs of the folder"
+"""What a process asks of the others: to do what the catalogue says, or to read a graph of the folder again."""
+
+_ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
+_log = logging.getLogger(__name__)
+
+
+class StoredContent(NamedTuple):
+    """What was sent to be stored.
+
+    Attributes:
+        version: the number of the version.
+        content: the body.
+        media_type: its type; None if the first bytes decide.
+    """
+
+    version: int
+    content: bytes
+    media_type: str | None
+
+
+class _Row(NamedTuple):
+    number: int
+    owner: str
+    name: str
+    version: int
+    media_type: str | None
+    file: str
+    batches: str
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.owner, self.name, self.version
+
+
+@dataclass(slots=True)
+class SharedGraphs:
+    """The graphs of callers in all processes. It does nothing if there is one process.
+
+    Attributes:
+        store: the graphs of this process.
+        group: the processes.
+        settings: limits of what is read.
+        threads: where graphs are read.
+    """
+
+    store: GraphStore
+    group: ProcessGroup
+    settings: Settings
+    threads: WorkerThreads
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _version: int = -1
+    _known: set[int] = field(default_factory=set[int])
+
+    def __post_init__(self) -> None:
+        if self.group.is_shared:
+            self.store.is_idle = self._drop_row_if_idle
+
+    async def publish(self, owner: str, name: str, stored: Sequence[StoredContent] = ()) -> None:
+        """Let all processes have a graph of a caller as this one has it.
+
+        Args:
+            owner: the caller.
+            name: the graph's name.
+            stored: what was sent now; empty if versions were changed or deleted only.
+        """
+        folder = self.group.folder
+        if folder is None:
+            return
+        files = {each.version: f"graph-{secrets.token_hex(8)}" for each in stored}
+        for each in stored:
+            await self._threads.run(True, shared_file(folder, files[each.version]).write_bytes, each.content)
+        media_types = {each.version: each.media_type for each in stored}
+        entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
+        with self.group.catalogue.change() as database:
+            found = database.execute(f"{_ROWS} WHERE owner = ? AND name = ?", (owner, name)).fetchall()
+            rows = {row.version: row for row in map(_Row._make, found)}
+            for version, row in rows.items():
+                if version not in entries and row.number not in self._known:
+                    continue  # another process has just stored it
+                if version in files or version not in entries or _text_of(entries[version].batches) != row.batches:
+                    database.execute("DELETE FROM graphs WHERE number = ?", (row.number,))
+                elif entries[version].number == row.number:
+                    del entries[version]  # it is as it was
+            for version, entry in entries.items():
+                row = rows.get(version)
+                if version in files:
+                    file, media_type = files[version], media_types[version]
+                elif row is not None:
+                    file, media_type = row.file, row.media_type
+                else:
+                    continue  # another request stores it, and publishes it
+                values = owner, name, version, media_type, file, _text_of(entry.batches), entry.used
+                added = database.execute(
+                    "INSERT INTO graphs (owner, name, version, media_type, file, batches, used) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    values,
+                ).lastrowid
+                entry.number = added or 0
+                self._known.add(entry.number)
+            _remove_files(database, folder, [row.file for row in rows.values()])
+        await self.group.siblings.ask(GRAPHS_QUESTION)
+
+    async def synchronize(self) -> None:
+        """Store and drop graphs in this process as the catalogue says."""
+        async with self._lock:
+            while (version := self.group.catalogue.version) != self._version:
+                self._version = version
+                rows = {row.number: row for row in map(_Row._make, self.group.catalogue.database.execute(_ROWS))}
+                for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
+                    self.store.drop(entry)
+                here = {each.number for each in self.store.entries()}
+                self._known = {*rows} & here
+                for row in [row for number, row in rows.items() if number not in here]:
+                    await self._take_over(row)
+
+    async def read_folder_graph(self, name: str) -> None:
+        """Read a graph of the server's folder again, as another process has done."""
+        assert self.settings.graphs is not None
+        self.store.take_files(
+            await self._threads.run(True, read_graph_folder, self.settings.graphs, self.settings, name), name
+        )
+
+    def note_uses(self) -> None:
+        """Let the other processes know when this one has used graphs; drop those that they have dropped."""
+        if not self.group.is_shared:
+            return
+        for entry in [each for each in self.store.entries() if each.number and each.used > each.noted]:
+            query = "UPDATE graphs SET used = max(used, ?) WHERE number = ?"
+            entry.noted = entry.used
+            if not self.group.catalogue.database.execute(query, (entry.used, entry.number)).rowcount:
+                self.store.drop(entry)
+
+    async def _take_over(self, row: _Row) -> None:
+        """Store a graph that another process has stored."""
+        assert self.group.folder is not None
+        path, media_type = shared_file(self.group.folder, row.file), row.media_type
+        try:
+            content = await self._threads.run(True, path.read_bytes)
+            source = await self._threads.run(True, read_source, content, media_type, self.settings)
+            batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
+            self.store.take_over(
+                row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
+            )
+            self._known.add(row.number)
+        except FileNotFoundError:
+            pass  # it was replaced meanwhile, which the next look at the catalogue finds
+        except TensorpostError as error:
+            _log.error("the graph %r, which another process has stored, is not here: %s", row.name, error.detail)
+
+    def _drop_row_if_idle(self, entry: StoreEntry, since: float) -> bool:
+        """Whether no process has used a graph since then; then it is taken out of the catalogue."""
+        folder = self.group.folder
+        assert folder is not None
+        with self.group.catalogue.change() as database:
+            query = "DELETE FROM graphs WHERE number = ? AND used < ? RETURNING file"
+            if (dropped := database.execute(query, (entry.number, since)).fetchone()) is not None:
+                _remove_files(database, folder, [dropped[0]])
+                return True
+            used = database.execute("SELECT used FROM graphs WHERE number = ?", (entry.number,)).fetchone()
+        if used is not None:
+            entry.used = max(entry.used, used[0])
+        return used is None
+
+    @property
+    def _threads(self) -> CallerThreads:
+        return CallerThreads(self.threads, "processes")
+
+
+def _text_of(batches: BatchSettings | None) -> str:
+    return json.dumps(None if batches is None else asdict(batches))
+
+
+def _remove_files(database: sqlite3.Connection, folder: Path, files: Sequence[str]) -> None:
+    """Remove files that no row names any more."""
+    for file in files:
+        if database.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is None:
+            shared_file(folder, file).unlink(missing_ok=True)
