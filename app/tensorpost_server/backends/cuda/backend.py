@@ -14,7 +14,6 @@ import importlib
 import itertools
 import math
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -30,11 +29,12 @@ from ...forms.base import Box, extents, whole_box
 from ...forms.convolutions import add_bias, convolution_of
 from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, RunInput, plain_memory
-from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
+from ..device_run import SMALLEST_PART, DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
 from .captured_plans import CapturedPlans, CapturedRun
 from .cudnn import Cudnn, takes
+from .device_copies import DeviceCopies
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -112,8 +112,7 @@ class CudaBackend:
         self._lost: str | None = None
         self._lanes = threading.local()
         self._shared = SharedAllocations(cupy)
-        # Constants of stored graphs and held tensors, by the identity of their memory and by how they are read.
-        self._kept: dict[tuple[int, Layout], Any] = {}
+        self._copies = DeviceCopies(self._put_copy)
         self._captured = CapturedPlans(self)
         self.cudnn = _cudnn()
         try:
@@ -216,13 +215,17 @@ class CudaBackend:
         return DeviceRun(self, plan, inputs)
 
     def gauges(self) -> Mapping[str, int]:
-        """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
+        """Bytes of device memory and of page-locked host memory, how often the latter had no room; copies that stay."""
         found = {
             "device_memory_bytes": self._total,
             "device_memory_limit_bytes": self.memory_bytes,
             "pinned_bytes": self._pinned.size_in_bytes,
             "pinned_used_bytes": self._pinned.lent,
             "pinned_misses": self._pinned.misses,
+            "device_copies": self._copies.count,
+            "device_copy_bytes": self._copies.size_in_bytes,
+            "device_copies_dropped_total": self._copies.dropped,
+            "device_copies_uploaded_again_total": self._copies.uploaded_again,
         }
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
@@ -246,7 +249,7 @@ class CudaBackend:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
                 self._uploads.synchronize()
                 self._captured.clear()
-                self._kept.clear()
+                self._copies.clear()
                 self._shared.close_all()
                 self._pool.free_all_blocks()
 
@@ -298,20 +301,18 @@ class CudaBackend:
                 raise
             return arrays, uploaded if arrays else None
 
-    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+    def put_kept(self, layout: Layout, data: memoryview) -> KeptArray:
         """The array of memory that stays: uploaded once, and freed with that memory or when memory is short."""
-        key = (id(data), layout)
-        array = self._kept.get(key)
-        if array is None:
-            ((array,), _) = self.put([layout], [data])
-            with self.working(self._uploads):
-                self._uploads.synchronize()
-            self._kept[key] = array
-            weakref.finalize(data, self._kept.pop, key, None)
+        return self._copies.get(layout, data)
+
+    def _put_copy(self, layout: Layout, data: memoryview) -> Any:
+        ((array,), _) = self.put([layout], [data])
+        with self.working(self._uploads):
+            self._uploads.synchronize()
         return array
 
     def has_copy(self, data: memoryview) -> bool:
-        return any(identity == id(data) for identity, _ in [*self._kept])
+        return self._copies.has_copy(data)
 
     @property
     def xp(self) -> Any:
@@ -480,14 +481,24 @@ class CudaBackend:
 
     def take_memory(self, size_in_bytes: int) -> Any:
         """Device memory within the limit, for CuPy; what is kept is freed before it gives up."""
-        try:
+        out_of_memory = self.cupy.cuda.memory.OutOfMemoryError
+        with suppress(out_of_memory):
             return self._pool.malloc(size_in_bytes)
-        except self.cupy.cuda.memory.OutOfMemoryError:
+        for _ in self._make_room(size_in_bytes):
             # The pool counts what it keeps against its limit, and frees that by itself only if the device has no more.
-            self._captured.clear()
-            self._kept.clear()
             self._pool.free_all_blocks()
-            return self._pool.malloc(size_in_bytes)
+            with suppress(out_of_memory):
+                return self._pool.malloc(size_in_bytes)
+        return self._pool.malloc(size_in_bytes)
+
+    def _make_room(self, size_in_bytes: int) -> Iterator[int]:
+        """Give back what is kept, the cheapest to make again first; yields each time after something was given back."""
+        yield 0  # blocks of the pool that nobody has
+        missing = max(1, size_in_bytes - (self.memory_bytes - int(self._pool.used_bytes())))
+        yield from self._copies.give_way(missing)
+        self._captured.clear()
+        yield 0
+        yield from self._copies.give_way(missing)  # those that only captured plans read
 
     def copy(self, block: Any, memory: RunMemory, *, up: bool, stream: Any) -> None:
         """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
