@@ -49,6 +49,7 @@ from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.routes import (
+    export_routes,
     graph_routes,
     inference_routes,
     metrics_routes,
@@ -163,6 +164,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             service.regions.close()
             service.graphs.close()
             service.tensors.close()
+            service.exports.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
@@ -195,6 +197,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         operator_routes,
         graph_routes,
         tensor_routes,
+        export_routes,
         examples,
         service_routes,
         inference_routes,

@@ -521,7 +521,7 @@ def test_what_it_says_about_itself(cupy: FakeCupy):
         "device_memory_bytes": 140 << 30, "device_memory_limit_bytes": 1 << 30,
         "device_memory_free_bytes": 100 << 30, "device_memory_held_bytes": 0, "device_memory_used_bytes": 0,
         "pinned_bytes": 1 << 20, "pinned_used_bytes": 0, "pinned_misses": 0,
-        "device_copies": 0, "device_copy_bytes": 0, "device_copies_dropped_total": 0,
+        "device_exported_bytes": 0, "device_copies": 0, "device_copy_bytes": 0, "device_copies_dropped_total": 0,
         "device_copies_uploaded_again_total": 0,
     }  # fmt: skip
 

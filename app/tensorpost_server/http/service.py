@@ -32,6 +32,7 @@ from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
+from .wires.tensor_exports import TensorExports
 from .wires.tensor_store import TensorStore
 
 _MOST_CALLS = 512
@@ -82,6 +83,7 @@ class Service:
     model_statistics: ModelStatistics = field(init=False)
     graphs: GraphStore = field(init=False)
     tensors: TensorStore = field(init=False)
+    exports: TensorExports = field(default_factory=TensorExports)
     batches: CallBatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +147,7 @@ class Service:
         self.regions.sweep()
         self.graphs.sweep()
         self.tensors.sweep()
+        self.exports.sweep()
 
     def owner_of(self, scope: Scope) -> str:
         """Whose graphs and tensors a request means: those of its key, or those that everybody shares without keys."""

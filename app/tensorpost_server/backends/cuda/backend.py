@@ -28,13 +28,14 @@ from ...forms import Array, BoxFunction, Lines, SqueezedLines
 from ...forms.base import Box, extents, whole_box
 from ...forms.convolutions import add_bias, convolution_of
 from ...planning import OutputSlice, Plan, PlanStep
-from ..base import CannotOpen, DeviceMemory, DeviceOptions, RunInput, plain_memory
+from ..base import CannotOpen, DeviceMemory, DeviceOptions, ExportedMemory, RunInput, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
 from . import kernel_files
 from .captured_plans import CapturedPlans, CapturedRun
 from .cudnn import Cudnn, takes
 from .device_copies import DeviceCopies
+from .exports import Exports
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -127,6 +128,8 @@ class CudaBackend:
                     raise CannotOpen(self._nothing_left(free))
                 self._pool = cupy.cuda.MemoryPool()
                 self._pool.set_limit(size=self.memory_bytes)
+                self._exports = Exports(cupy, self._pool, self.memory_bytes, self._make_room)
+                self.bus_id = str(cupy.cuda.runtime.deviceGetPCIBusId(index))
                 self._uploads = cupy.cuda.Stream(non_blocking=True)
                 block = cupy.cuda.alloc_pinned_memory(pinned_bytes) if pinned_bytes else bytearray()
                 self._pinned = PinnedMemory(block, pinned_bytes)
@@ -222,6 +225,7 @@ class CudaBackend:
             "pinned_bytes": self._pinned.size_in_bytes,
             "pinned_used_bytes": self._pinned.lent,
             "pinned_misses": self._pinned.misses,
+            "device_exported_bytes": self._exports.size_in_bytes,
             "device_copies": self._copies.count,
             "device_copy_bytes": self._copies.size_in_bytes,
             "device_copies_dropped_total": self._copies.dropped,
@@ -251,6 +255,7 @@ class CudaBackend:
                 self._captured.clear()
                 self._copies.clear()
                 self._shared.close_all()
+                self._exports.free_all()
                 self._pool.free_all_blocks()
 
     # ---- memory of other processes -----------------------------------------------------------------------------------
@@ -262,6 +267,25 @@ class CudaBackend:
     def close_memory(self, memory: DeviceMemory) -> None:
         with self.working(self._uploads):
             self._shared.close(memory)
+
+    def export_copy(self, layout: Layout, data: memoryview) -> ExportedMemory:
+        """See `SharingBackend.export_copy`: copied within the device if it is there."""
+        stream, kept = self.lane(), self._copies.find(layout, data)
+        runtime, size = self.cupy.cuda.runtime, layout.data_size_in_bytes
+        if kept is None:
+            source, kind = _host_address(data), runtime.memcpyHostToDevice
+        else:
+            source, kind = kept.array.data.ptr, runtime.memcpyDeviceToDevice
+
+        def fill(address: int) -> None:
+            runtime.memcpyAsync(address, source, size, kind, stream.ptr)
+
+        with self.working(stream):
+            return self._exports.make(size, fill, stream)
+
+    def end_export(self, exported: ExportedMemory) -> None:
+        with self.working(self.lane()):
+            self._exports.free(exported)
 
     def download(self, source: DeviceMemory, target: memoryview) -> None:
         self._move(_host_address(target), source.address, target.nbytes, self.cupy.cuda.runtime.memcpyDeviceToHost)
@@ -494,7 +518,8 @@ class CudaBackend:
     def _make_room(self, size_in_bytes: int) -> Iterator[int]:
         """Give back what is kept, the cheapest to make again first; yields each time after something was given back."""
         yield 0  # blocks of the pool that nobody has
-        missing = max(1, size_in_bytes - (self.memory_bytes - int(self._pool.used_bytes())))
+        left = self.memory_bytes - self._exports.size_in_bytes - int(self._pool.used_bytes())
+        missing = max(1, size_in_bytes - left)
         yield from self._copies.give_way(missing)
         self._captured.clear()
         yield 0

@@ -62,8 +62,7 @@ class DeviceCopies:
         Raises:
             OutOfDeviceMemory: there is no room for it.
         """
-        key = (id(data), layout)
-        found = self._found(key)
+        key, found = (id(data), layout), self.find(layout, data)
         if found is None:
             with self._uploading:
                 found = self._found(key)
@@ -71,6 +70,10 @@ class DeviceCopies:
                     found = KeptArray(self._upload(layout, data))
                     self._add(key, data, found)
         return found
+
+    def find(self, layout: Layout, data: memoryview) -> KeptArray | None:
+        """The array of some memory; None if there is no copy."""
+        return self._found((id(data), layout))
 
     def has_copy(self, data: memoryview) -> bool:
         """Whether there is a copy of this memory, read in whatever way."""
