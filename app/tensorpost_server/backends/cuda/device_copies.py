@@ -18,7 +18,7 @@ from ..device_run import KeptArray
 
 
 @dataclass(slots=True, eq=False)
-class _Copy:
+class _CopiedMemory:
     """Memory of which there is, or was, a copy.
 
     Attributes:
@@ -50,7 +50,7 @@ class DeviceCopies:
     def __init__(self, upload: Callable[[Layout, memoryview], Any]) -> None:
         self._upload = upload
         self.dropped = self.uploaded_again = 0
-        self._copies: dict[tuple[int, Layout], _Copy] = {}  # the one that was used least recently first
+        self._copies: dict[tuple[int, Layout], _CopiedMemory] = {}  # the one that was used least recently first
         # Memory may be collected anywhere, also while this thread holds a lock, so its copy is taken out without one:
         # each step is atomic. No array is freed within `_lock`, since CuPy's pool has a lock of its own.
         self._lock = threading.Lock()
@@ -139,4 +139,4 @@ class DeviceCopies:
                 weakref.finalize(data, self._copies.pop, key, None).atexit = False
             else:
                 self.uploaded_again += 1
-            self._copies[key] = _Copy(made.array, key[1].size_in_bytes, weakref.ref(made))
+            self._copies[key] = _CopiedMemory(made.array, key[1].size_in_bytes, weakref.ref(made))

@@ -67,10 +67,10 @@ class RegionUpload(NamedTuple):
         """Copy the tensor.
 
         Args:
-            regions: those of all callers.
+            regions: the regions of all callers.
             owner: whose region it is.
             room: returns memory for the tensor, or refuses it.
-            threads: for copies that take long.
+            threads: the caller's threads for copies that take long.
 
         Raises:
             RegionNotFound: the caller has no such region.

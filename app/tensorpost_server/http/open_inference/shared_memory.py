@@ -120,7 +120,7 @@ async def read_region(region: AnyRegion, target: memoryview, offset: int, thread
         region: the region, in use.
         target: where they go.
         offset: where they begin in the region.
-        threads: for copies of system shared memory that take long.
+        threads: the caller's threads for copies of system shared memory that take long.
 
     Raises:
         InvalidRequest: the object has become too short, or cannot be read.

@@ -33,8 +33,8 @@ class TensorExport:
         id: what the caller ends it by.
         owner: whose it is.
         name: the tensor's.
-        worker: of the device that it lies on.
-        memory: where.
+        worker: the worker of the device that it lies on.
+        memory: the memory that has the copy.
         ends: when it is freed at the latest, by the exports' clock.
     """
 
