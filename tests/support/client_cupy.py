@@ -98,7 +98,8 @@ class ClientCupy:
             CUDARuntimeError=CUDARuntimeError, memcpyDeviceToDevice=3, malloc=server.cuda.runtime.malloc,
             free=server.cuda.runtime.free, ipcGetMemHandle=server.cuda.runtime.ipcGetMemHandle,
             ipcOpenMemHandle=self._open, ipcCloseMemHandle=self.opened.remove, memcpyAsync=self._copy,
-            deviceGetByPCIBusId=self._by_bus_id,
+            deviceGetByPCIBusId=self._by_bus_id, memcpyHostToDevice=1, memcpyDeviceToHost=2,
+            memcpy=lambda target, source, size, _kind: ctypes.memmove(target, source, size),
         )  # fmt: skip
         stream = SimpleNamespace(ptr=0, synchronize=lambda: None)
         self.cuda = SimpleNamespace(
@@ -110,7 +111,10 @@ class ClientCupy:
         return GpuArray(np.full(shape, 0x5A, np.uint8).astype(dtype), Device.current)
 
     def from_dlpack(self, value: Any) -> GpuArray:
-        return value if isinstance(value, GpuArray) else value.array
+        return value if isinstance(value, GpuArray) else value.__dlpack__()[1]
+
+    def asarray(self, array: np.ndarray[Any, Any]) -> GpuArray:
+        return GpuArray(array.copy())
 
     def ascontiguousarray(self, array: GpuArray) -> GpuArray:
         return GpuArray(np.ascontiguousarray(array.host), array.device.id)
