@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.values.extras import install_command
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
@@ -31,8 +30,8 @@ from ...planning import OutputSlice, Plan, PlanStep
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, ExportedMemory, RunInput, plain_memory
 from ..device_run import SMALLEST_PART, DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
-from . import kernel_files
 from .captured_plans import CapturedPlans, CapturedRun
+from .cuda_library import device_count, import_cupy
 from .cudnn import Cudnn, takes
 from .device_copies import DeviceCopies
 from .exports import Exports
@@ -45,14 +44,9 @@ WORKER_THREADS = 2
 SHARE_OF_FREE = 0.75
 """The share of a device's memory that is used; the rest is for CuPy's kernels, the context, and other processes."""
 
-INSTALL = (
-    f"{install_command('cuda13')} (drivers from 580 on), or with cuda12 (drivers from 525 on); "
-    "nvidia-smi shows the driver"
-)
-
 # CUDA Runtime API, cudaError: the driver's errors have the same numbers.
 NO_MEMORY = 2
-INSUFFICIENT_DRIVER, NO_DEVICE, DEVICES_UNAVAILABLE = 35, 100, 46
+DEVICES_UNAVAILABLE = 46
 LOST: Mapping[int, str] = {
     # Each description there ends with "this leaves the process in an inconsistent state and any further CUDA work will
     # return the same error. To continue using CUDA, the process must be terminated and relaunched", or says as much.
@@ -98,10 +92,10 @@ class CudaBackend:
         memory_bytes: int | None = None,
         pinned_bytes: int = 64 << 20,
     ) -> None:
-        self.cupy = cupy = _cupy()
+        self.cupy = cupy = import_cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
         self._fill, self._fill_keeping, self._forget = compute.fill, compute.fill_keeping, compute.clear_caches
-        count = _device_count(cupy)
+        count = device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
                 f"there is no CUDA device {index}: this process sees {count}, counted from 0 "
@@ -143,7 +137,7 @@ class CudaBackend:
         Raises:
             CannotOpen: there is nothing to look at: no CuPy, no driver, no device.
         """
-        for index in range(_device_count(_cupy())):
+        for index in range(device_count(import_cupy())):
             try:
                 yield (
                     index,
@@ -573,33 +567,6 @@ def _host_address(memory: memoryview) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
 
-def _cupy() -> Any:
-    """CuPy, able to compile.
-
-    Raises:
-        CannotOpen: it is not here, lacks the compiler, or a folder to write to.
-    """
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as error:
-        what = "is not installed" if getattr(error, "name", None) == "cupy" else f"cannot be imported ({error})"
-        raise CannotOpen(f"CuPy {what}: {INSTALL}") from error
-    except OSError:  # it makes its folder when it is imported
-        kernel_files.check_writable()
-        raise
-    kernel_files.check_writable()
-    try:
-        cupy.cuda.nvrtc.getVersion()
-    except Exception as error:
-        # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
-        raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
-    try:
-        importlib.import_module("cupy_backends.cuda.libs.cublas")  # CuPy imports it when it first multiplies matrices
-    except ImportError as error:
-        raise CannotOpen(f"CuPy finds no cuBLAS to multiply matrices with: {INSTALL}") from error
-    return cupy
-
-
 def _cudnn() -> Cudnn | None:
     try:
         return Cudnn()
@@ -619,39 +586,3 @@ def _without_frames(error: BaseException) -> BaseException:
 def _cuda_errors(cupy: Any) -> tuple[type[Exception], ...]:
     cuda = cupy.cuda
     return (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
-
-
-def _device_count(cupy: Any) -> int:
-    """How many devices CUDA shows to this process; at least 1.
-
-    Raises:
-        CannotOpen: none, or there is no driver that could.
-    """
-    runtime = cupy.cuda.runtime
-    try:
-        count = int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError as error:
-        if error.status == INSUFFICIENT_DRIVER:
-            driver, ours = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
-            if driver == 0:
-                raise CannotOpen(
-                    "no NVIDIA driver was found: install one, or start the container with the GPUs "
-                    "(docker run --gpus all)"
-                ) from error
-            raise CannotOpen(
-                f"the NVIDIA driver is too old: it supports CUDA {_version(driver)} and CuPy needs {_version(ours)}; "
-                f"update it, or {INSTALL}"
-            ) from error
-        if error.status != NO_DEVICE:
-            raise CannotOpen(f"CUDA cannot list its devices: {error}; nvidia-smi may show the cause") from error
-        count = 0
-    if count == 0:
-        raise CannotOpen(
-            "CUDA shows no device to this process: nvidia-smi lists what the driver sees, and CUDA_VISIBLE_DEVICES "
-            "may hide it; containers need docker run --gpus all"
-        )
-    return count
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
