@@ -82,6 +82,7 @@ gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: ever
 	$(RUN)python -m benchmarks.gpu_indices --seconds 120
 	$(RUN)python -m benchmarks.gpu --json build/gpu.json
 	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
+	$(RUN)python -m benchmarks.gpu_held
 
 directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine: probes, vectors, validation, answers; needs root, 3 GB, a quarter of an hour
 	tools/directml setup

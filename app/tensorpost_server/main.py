@@ -49,6 +49,7 @@ from .http.open_inference.shared_memory import SharedMemory
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.routes import (
+    export_routes,
     graph_routes,
     inference_routes,
     metrics_routes,
@@ -185,6 +186,7 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
             service.regions.close()
             service.graphs.close()
             service.tensors.close()
+            service.exports.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()
             service.pool = None
@@ -218,6 +220,7 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
         operator_routes,
         graph_routes,
         tensor_routes,
+        export_routes,
         examples,
         service_routes,
         inference_routes,

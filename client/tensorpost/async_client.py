@@ -16,6 +16,7 @@ from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.cuda_arrays import checked_setting
 from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
@@ -72,6 +73,7 @@ class AsyncClient(NumpyCalls):
         uds: see `Client`.
         http_client: an `httpx.AsyncClient`; see `Client`.
         shared_memory: see `Client`.
+        cuda_shared_memory: see `Client`.
 
     Examples:
         >>> async def three_by_three(x):
@@ -95,6 +97,7 @@ class AsyncClient(NumpyCalls):
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
         shared_memory: bool = False,
+        cuda_shared_memory: bool = False,
     ) -> None:
         runtime = AsyncioRuntime()
 
@@ -103,6 +106,7 @@ class AsyncClient(NumpyCalls):
 
         self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
         self._regions = RegionPool.of_setting(shared_memory)
+        self._cuda_shared_memory = checked_setting(cuda_shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -114,6 +118,11 @@ class AsyncClient(NumpyCalls):
         See `Client.transport`.
         """
         return str(self._transport.sender)
+
+    @property
+    def cuda_shared_memory(self) -> bool:
+        """Whether held tensors are shared with the server on a GPU."""
+        return self._cuda_shared_memory
 
     async def __aenter__(self) -> Self:
         return self
@@ -468,6 +477,13 @@ class AsyncClient(NumpyCalls):
         See `Client.get_tensor`.
         """
         return await held_calls.get_tensor(self._transport, tensor, box)
+
+    async def get_cupy(self, tensor: HeldTensor | str) -> Any:
+        """The elements of a held tensor on the GPU, as a CuPy array of this process; none travels.
+
+        See `Client.get_cupy`.
+        """
+        return await held_calls.get_cupy(self._transport, tensor)
 
     async def tensor(self, name: str) -> HeldTensor:
         """A held tensor by its name; the handle does not free it.

@@ -20,6 +20,7 @@ from .calls import held_calls
 from .calls.api_calls import RequestOptions
 from .calls.array_like import TensorLike
 from .calls.caller_arrays import Inputs, Outputs, resample_arrays, tile_call
+from .calls.cuda_arrays import checked_setting
 from .calls.held_tensors import HeldTensor, KeepNames, KeepOutputs
 from .calls.mapped_calls import map_graph
 from .calls.numpy_calls import NumpyCalls
@@ -88,6 +89,9 @@ class Client(NumpyCalls):
         shared_memory: transfer tensors of 64 KiB and more in shared memory instead of through the socket, to a server
             on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, graphs, calls with `progress`
             and types without a name in the Open Inference Protocol still use the socket.
+        cuda_shared_memory: share held tensors on a GPU with a server on the same host that allows it
+            (TENSORPOST_CUDA_SHARED_MEMORY; CuPy): `put` of an array on a GPU sends no element, and libraries that
+            read a held tensor by DLPack get it on the server's GPU. Both processes must number their GPUs alike.
 
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for loopback addresses. Calls through
     a proxy use httpx, all others use the SDK's own sockets; `transport` says which.
@@ -113,6 +117,7 @@ class Client(NumpyCalls):
         uds: str | None = None,
         http_client: httpx.Client | None = None,
         shared_memory: bool = False,
+        cuda_shared_memory: bool = False,
     ) -> None:
         runtime = ThreadRuntime()
 
@@ -121,6 +126,7 @@ class Client(NumpyCalls):
 
         self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
         self._regions = RegionPool.of_setting(shared_memory)
+        self._cuda_shared_memory = checked_setting(cuda_shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -133,6 +139,11 @@ class Client(NumpyCalls):
         httpx copies.
         """
         return str(self._transport.sender)
+
+    @property
+    def cuda_shared_memory(self) -> bool:
+        """Whether held tensors are shared with the server on a GPU."""
+        return self._cuda_shared_memory
 
     def __enter__(self) -> Self:
         return self
@@ -804,7 +815,8 @@ class Client(NumpyCalls):
 
         Args:
             x: array of numbers or booleans, or what is like one, as in `run_graph`: the file of a picture is sent
-                unchanged, and is a tensor of 1, height, width and channels.
+                unchanged, and is a tensor of 1, height, width and channels. Whatever speaks DLPack is sent from where
+                it lies; from a GPU by way of host memory, or with `cuda_shared_memory` not at all: the server copies.
             name: its name on the server; default one that only the handle knows. Then the tensor is freed with the
                 next request after the last handle was collected.
             replace: whether a held tensor of this name gives way; calls that read it are finished with it.
@@ -834,6 +846,27 @@ class Client(NumpyCalls):
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         return run_blocking(held_calls.get_tensor(self._transport, tensor, box))
+
+    def get_cupy(self, tensor: HeldTensor | str) -> Any:
+        """The elements of a held tensor on the GPU, as a CuPy array of this process; none travels.
+
+        The server copies the tensor within the device into memory that only this client gets the handle of, which this
+        process copies again, closes and has freed. So the array is this process's own, and nobody else frees it. Of a
+        part, the whole tensor is copied first. Asynchronous work of the current stream is waited for.
+
+        Args:
+            tensor: the handle, or the name.
+
+        Raises:
+            InvalidParameter: CuPy is not installed, has not the tensor's type, or cannot open the memory: the server is
+                on another host or in a container of its own, or its GPU is not visible here.
+            Unavailable: the server has no CUDA device or does not share it (TENSORPOST_CUDA_SHARED_MEMORY).
+            InsufficientStorage: too much of the device is shared now.
+            OutOfDeviceMemory: the device has no room for it.
+            TensorGone, TensorNotFound: the server does not hold it.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return run_blocking(held_calls.get_cupy(self._transport, tensor))
 
     def tensor(self, name: str) -> HeldTensor:
         """A held tensor by its name; the handle does not free it.

@@ -364,7 +364,7 @@ def test_a_kept_constant_is_freed_when_nobody_holds_its_memory(cupy: FakeCupy):
     x = np.ones(64, np.float32)
     layout, data = Layout.row_major(data_type("float32"), x.shape), x.view(np.uint8).data.toreadonly()
     try:
-        assert backend.put_kept(layout, data) is backend.put_kept(layout, data)
+        assert backend.put_kept(layout, data).array is backend.put_kept(layout, data).array
         assert cupy.pools[0].used == x.nbytes
         del data
         assert cupy.pools[0].used == 0
@@ -392,7 +392,7 @@ def test_a_held_tensor_is_uploaded_once_and_freed_with_its_memory(cupy: FakeCupy
         assert backend.has_copy(data)
         assert not backend.has_copy(memoryview(b"other"))
         del inputs, data
-        assert not backend._kept
+        assert not backend.gauges()["device_copies"]
     finally:
         worker.close()
     assert cupy.pools[0].used == 0
@@ -409,6 +409,32 @@ def test_memory_that_is_short_takes_back_what_is_kept(cupy: FakeCupy):
             np.testing.assert_array_equal(np.frombuffer(found, np.float32), x - 1)
     finally:
         worker.close()
+    assert cupy.pools[0].used == 0
+
+
+def test_a_captured_plan_gives_way_after_copies_that_nobody_reads(cupy: FakeCupy):
+    backend, w, other = CudaBackend(memory_bytes=1 << 20), np.full(64, 3, np.float32), np.zeros(1 << 14, np.uint8)
+    plan = kept_graph(w)
+    constant, held = plan.graph.constants[0][1], other.data.toreadonly()
+    assert isinstance(constant, memoryview)
+
+    def call(n: int) -> None:
+        x = np.full(64, n, np.float32)
+        run = backend.start(plan, [x.view(np.uint8).data])
+        np.testing.assert_array_equal(np.frombuffer(run.compute(0), np.float32), x - 3)
+        run.close()
+
+    for n in range(5):
+        call(n)
+    assert (cupy.launches, len(backend._captured)) == (2, 1)
+    backend.put_kept(Layout.row_major(data_type("uint8"), other.shape), held)
+    sizes = ((1 << 20) - other.nbytes, True), (1 << 20, False)  # too much beside the copy; beside the captured plan
+    for size, stays in sizes:
+        with backend.working(backend.lane()):
+            backend.room(size)
+        assert not backend.has_copy(held)
+        assert (backend.has_copy(constant), len(backend._captured)) == (stays, int(stays))
+    backend.close()
     assert cupy.pools[0].used == 0
 
 
@@ -495,6 +521,8 @@ def test_what_it_says_about_itself(cupy: FakeCupy):
         "device_memory_bytes": 140 << 30, "device_memory_limit_bytes": 1 << 30,
         "device_memory_free_bytes": 100 << 30, "device_memory_held_bytes": 0, "device_memory_used_bytes": 0,
         "pinned_bytes": 1 << 20, "pinned_used_bytes": 0, "pinned_misses": 0,
+        "device_exported_bytes": 0, "device_copies": 0, "device_copy_bytes": 0, "device_copies_dropped_total": 0,
+        "device_copies_uploaded_again_total": 0,
     }  # fmt: skip
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.fake_cupy import FakeCupy, using
-from tests.support.http_app import Serving, eventually, serving
+from tests.support.http_app import Serving, eventually, request_bytes, serving
 
 from tensorpost import Client
+from tensorpost_server.http.observability.metrics import METRICS
 
 X = np.random.default_rng(6).normal(size=(64, 300)).astype(np.float32)
 HOST_TO_DEVICE = 1
@@ -62,6 +64,38 @@ def test_a_held_tensor_is_uploaded_once(server: Serving, cupy: FakeCupy) -> None
         assert uploads(lambda: tp.onnx("Neg", held, **options), -2 * X) == 1
         tp.delete_tensor("x")
     gc.collect()
+
+
+def test_copies_give_way_when_the_device_is_full_and_the_metrics_say_so(tmp_path: Path) -> None:
+    """Room for three of eight tensors: each call uploads what is not there, and every element is right."""
+    cupy = FakeCupy(devices=("NVIDIA H100",))
+    tensors = [np.tile(X, (4, 1)) + n for n in range(8)]
+    size = tensors[0].nbytes
+    with using(cupy, tmp_path), serving(cuda_memory_bytes=5 * size) as server:
+
+        def figures() -> dict[str, float]:
+            lines = server.ask(request_bytes("GET", "/metrics")).body.decode().splitlines()
+            found = [line for line in lines if line.startswith("tensorpost_device_cop")]
+            return {line.partition("{")[0].removeprefix("tensorpost_"): float(line.split()[-1]) for line in found}
+
+        with Client(server.url) as tp:
+            held = [tp.put(x) for x in tensors]
+            for _ in range(3):
+                for x, each in zip(tensors, held, strict=True):
+                    np.testing.assert_array_equal(tp.onnx("Neg", each, backend="cuda"), -x)
+            found = figures()
+            listed = [each.device for each in tp.tensors()]
+            assert listed.count("host memory, cuda:0") == found["device_copies"]
+            assert 0 < found["device_copies"] <= 4
+            assert found["device_copy_bytes"] == size * found["device_copies"]
+            # In turn, the next one is never there: all but the first eight uploads are repeated ones.
+            assert found["device_copies_uploaded_again_total"] == 16
+            assert found["device_copies_dropped_total"] == 24 - found["device_copies"]
+            assert all(f"tensorpost_{name}" in METRICS for name in found)
+        server.app.state.service.tensors.close()
+        eventually(server.idle, "all memory is released")
+        assert figures()["device_copies"] == 0
+    assert all(pool.used == 0 for pool in cupy.pools)
 
 
 def test_indices_of_a_held_tensor_are_checked_in_host_memory(server: Serving) -> None:

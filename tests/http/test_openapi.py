@@ -78,8 +78,8 @@ def filled(path: str, operation: dict[str, Any], document: dict[str, Any]) -> tu
 def test_what_the_page_fills_in_is_answered_with_200(app: AppClient, document: dict[str, Any]):
     executed: set[str] = set()
     for path, method, operation in operations(document):
-        if method != "post" or path.startswith("/v2/"):
-            continue
+        if method != "post" or path.startswith("/v2/") or "requestBody" not in operation:
+            continue  # without a body there is nothing to fill in
         target, query, media_type, example = filled(path, operation, document)
         assert not query, f"{path}: the page would send {query} beside the document"
         if example is None:

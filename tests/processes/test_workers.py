@@ -60,6 +60,17 @@ def samples(connection: Connection) -> dict[tuple[str, frozenset[tuple[str, str]
     return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
 
 
+def is_refused(connection: socket.socket) -> bool:
+    """Whether a connection is beyond the limit: 429, or closed where there are many such."""
+    connection.settimeout(1)
+    try:
+        return b" 429 " in connection.recv(100)
+    except TimeoutError:
+        return False  # it waits for the rest of the request
+    except ConnectionResetError:
+        return True
+
+
 def test_connections_are_spread_evenly(server: tuple[str, int]) -> None:
     url, supervisor = server
     processes = server_processes(supervisor)
@@ -221,8 +232,7 @@ def test_the_budget_is_that_of_all_processes() -> None:
         try:
             for each in sockets:
                 each.sendall(b"POST /v1/operators/tile HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")
-            refused = [b" 429 " in each.recv(100) for each in sockets if each.setblocking(True) is None][8:]
-            assert any(refused)
+            assert sum(map(is_refused, sockets)) >= 16 - 8
         finally:
             for each in sockets:
                 each.close()
@@ -234,7 +244,7 @@ def test_a_killed_process_loses_nothing_that_is_kept(server: tuple[str, int]) ->
         first.json("PUT", "/v1/graphs/g", TWICE)
         assert first.ask("PUT", "/v1/tensors/x", npy_bytes(X), {"content-type": NPY})[0] == 201
         first.http.sock.sendall(b"PUT /v1/tensors/half HTTP/1.1\r\nhost: localhost\r\ncontent-type: " + NPY.encode())
-        first.http.sock.sendall(b"\r\ncontent-length: 9999\r\n\r\n" + npy_bytes(np.zeros(2468, np.float32))[:5000])
+        first.http.sock.sendall(b"\r\ncontent-length: 10000\r\n\r\n" + npy_bytes(np.zeros(2468, np.float32))[:5000])
         held = "tensorpost_held_tensor_bytes", frozenset[tuple[str, str]]()
         eventually(lambda: samples(second)[held] == X.nbytes + 2468 * 4, "the upload has room")
         assert first.process is not None

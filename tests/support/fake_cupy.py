@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import sys
 import threading
 import weakref
@@ -191,6 +192,7 @@ class FakeCupy:
         opened: how often it is open here, by address.
         capturing: the stream that is captured now.
         launches: how many graphs were launched.
+        allocations: what was allocated past the pools, by address.
     """
 
     devices: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")
@@ -205,6 +207,7 @@ class FakeCupy:
     opened: Counter[int] = field(default_factory=Counter[int])
     capturing: Stream | None = None
     launches: int = 0
+    allocations: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict[int, Any])
 
     def __post_init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -216,6 +219,8 @@ class FakeCupy:
             CUDARuntimeError=CUDARuntimeError, memcpyHostToDevice=1, memcpyDeviceToHost=2,
             getDeviceCount=self._count, getDeviceProperties=self._properties, memGetInfo=self._memory,
             memcpyDeviceToDevice=3, ipcOpenMemHandle=self._open_shared, ipcCloseMemHandle=self._close_shared,
+            malloc=self._malloc, free=self._free, memsetAsync=self._memset, ipcGetMemHandle=self._handle_of,
+            deviceGetPCIBusId=lambda index: f"0000:{index + 27:02x}:00.0",
             driverGetVersion=lambda: self.driver, runtimeGetVersion=lambda: 13_020, memcpyAsync=self._copy,
         )  # fmt: skip
         self.cuda = SimpleNamespace(
@@ -321,6 +326,28 @@ class FakeCupy:
     def _close_shared(self, address: int) -> None:
         assert self.opened[address], "closed more often than it was opened"
         self.opened[address] -= 1
+
+    def _malloc(self, size: int) -> int:
+        self.check()
+        memory = np.full(size, 0xA5, np.uint8)
+        address: int = memory.__array_interface__["data"][0]
+        self.allocations[address] = memory
+        return address
+
+    def _free(self, address: int) -> None:
+        del self.allocations[address]
+        self.shared = {
+            handle: memory for handle, memory in self.shared.items() if memory.__array_interface__["data"][0] != address
+        }
+
+    def _memset(self, address: int, value: int, size: int, stream: int) -> None:
+        self.streams[stream].todo.append(lambda: ctypes.memset(address, value, size))
+
+    def _handle_of(self, address: int) -> bytes:
+        self.check()
+        handle = hashlib.sha512(str(address).encode()).digest()
+        self.shared[handle] = self.allocations[address]
+        return handle
 
     def allocation_of(self, address: int) -> tuple[int, int]:
         """Stands in for the function of `ipc.py`, which asks the driver."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,12 +84,14 @@ def connections(url: str, supervisor: int) -> Iterator[list[Connection]]:
     processes = server_processes(supervisor)
     opened, found = list[Connection](), dict[int | None, Connection]()
     try:
-        for _ in range(8 * len(processes)):
+        end = time.monotonic() + 30
+        while not processes <= found.keys():
+            assert time.monotonic() < end, f"no connection to {processes - found.keys()}"
             connection = Connection(url, processes)
             opened.append(connection)
+            if connection.process in found:  # one of the others is not ready yet
+                time.sleep(0.05)
             found.setdefault(connection.process, connection)
-            if processes <= found.keys():
-                break
         yield [found[process] for process in sorted(processes)]
     finally:
         for connection in opened:

@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from tensorpost.values.layout import Layout
+
 from ..planning import Plan
 
 
@@ -237,6 +239,21 @@ class DeviceMemory:
         return DeviceMemory(self.address + begin, size_in_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class ExportedMemory:
+    """A copy of a tensor that other processes may open.
+
+    Attributes:
+        handle: what they open it by, 64 bytes (`cudaIpcMemHandle_t`); the tensor is at the begin of that memory.
+        address: its address in this process.
+        nbytes: the tensor's bytes.
+    """
+
+    handle: bytes
+    address: int
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptMemory:
     """Host memory of an input that stays as it is beyond the run: a device may keep a copy for the next one.
@@ -279,6 +296,25 @@ class SharingBackend(Backend, Protocol):
 
     def upload(self, source: memoryview, target: DeviceMemory) -> None:
         """Copy bytes from host memory of the same length."""
+        ...
+
+    @property
+    def bus_id(self) -> str:
+        """The address of the device on the PCI bus, as `0000:1b:00.0`: other processes may number devices otherwise."""
+        ...
+
+    def export_copy(self, layout: Layout, data: memoryview) -> ExportedMemory:
+        """A copy of memory that stays, for other processes; it takes memory of the device until `end_export`.
+
+        Raises:
+            InsufficientStorage: there would be more exports than the device may have.
+            OutOfDeviceMemory: the device has no room for it.
+            NoBackend: memory of this device cannot be shared.
+        """
+        ...
+
+    def end_export(self, exported: ExportedMemory) -> None:
+        """Free what `export_copy` returned; called once for each."""
         ...
 
     def has_copy(self, data: memoryview) -> bool:

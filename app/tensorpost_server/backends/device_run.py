@@ -33,6 +33,19 @@ RunMemory = memoryview | DeviceMemory
 """Bytes that a run reads and writes: ordinary memory, or some of the device's that other processes share."""
 
 
+class KeptArray:
+    """An array of memory that outlives runs; a run holds it for as long as it reads the array.
+
+    Attributes:
+        array: the elements.
+    """
+
+    __slots__ = ("__weakref__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
 class RunDevice(Protocol):
     """Arrays in a device's memory, and what computes them: the part of a backend that its runs use, on any thread.
 
@@ -62,8 +75,11 @@ class RunDevice(Protocol):
         """
         ...
 
-    def put_kept(self, layout: Layout, data: memoryview) -> Any:
-        """An array of memory that outlives the run; it may stay on the device for as long as that memory lives."""
+    def put_kept(self, layout: Layout, data: memoryview) -> KeptArray:
+        """An array of memory that outlives the run; it may stay on the device for as long as that memory lives.
+
+        It can be read when this returns.
+        """
         ...
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: Any) -> list[Any]:
@@ -151,6 +167,7 @@ class DeviceRun:
         "_lock",
         "_memory",
         "_plan",
+        "_read",
         "_streams",
         "_targets",
         "_tensors",
@@ -175,18 +192,25 @@ class DeviceRun:
         if sent:
             layouts = [*layouts, *[layout for layout, _ in sent]]
             blocks = [*blocks, *[data for _, data in sent]]
+        self._read: list[KeptArray] = []
         kept = [(at, block.data) for at, block in enumerate(blocks) if isinstance(block, KeptMemory)]
         if kept:
             known = {at for at, _ in kept}
             layouts_sent = [layout for at, layout in enumerate(layouts) if at not in known]
             self._inputs, self._uploaded = device.put(layouts_sent, _others(blocks))
             for at, data in kept:
-                self._inputs.insert(at, device.put_kept(layouts[at], data))
+                self._insert_kept(at, layouts[at], data)
         else:
             self._inputs, self._uploaded = device.put(layouts, _others(blocks))
         for place, (slot, data) in enumerate(constants, len(plan.input_layouts)):
             if isinstance(data, memoryview):
-                self._inputs.insert(place, device.put_kept(slot.layout, data))
+                self._insert_kept(place, slot.layout, data)
+
+    def _insert_kept(self, place: int, layout: Layout, data: memoryview) -> None:
+        """Make memory that outlives the run the input at this place."""
+        kept = self._device.put_kept(layout, data)
+        self._read.append(kept)
+        self._inputs.insert(place, kept.array)
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
@@ -385,7 +409,7 @@ class DeviceRun:
             if self._uploaded is not None:
                 self._device.release(self._uploaded)
         finally:
-            self._inputs = []
+            self._inputs, self._read = [], []
             self._tensors.clear()
             self._memory.clear()
 

@@ -15,7 +15,7 @@ from tensorpost.values.layout import Layout
 from ..forms.base import Box, Form, extents
 from ..planning import OutputSlice, Plan, PlanStep
 from .base import HostBackend
-from .device_run import DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
+from .device_run import DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class NumpyBackend(HostBackend):
         """Views of the blocks."""
         return [layout.view(block) for layout, block in zip(layouts, blocks, strict=True)], None
 
-    def put_kept(self, layout: Layout, data: memoryview) -> Any:
-        return layout.view(data)
+    def put_kept(self, layout: Layout, data: memoryview) -> KeptArray:
+        return KeptArray(layout.view(data))
 
     def compute(self, step: PlanStep, inputs: Sequence[Any], uploaded: None) -> list[Any]:
         return outputs_of(np, step, inputs)

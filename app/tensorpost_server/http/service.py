@@ -34,6 +34,7 @@ from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.graph_store import GraphStore, StoreEntry
 from .wires.shared_graphs import SharedGraphs
+from .wires.tensor_exports import TensorExports
 from .wires.tensor_store import TensorStore
 
 _MOST_CALLS = 512
@@ -87,6 +88,7 @@ class Service:
     graphs: GraphStore = field(init=False)
     shared_graphs: SharedGraphs = field(init=False)
     tensors: TensorStore = field(init=False)
+    exports: TensorExports = field(default_factory=TensorExports)
     batches: CallBatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class Service:
         self.shared_graphs.note_uses()
         self.graphs.sweep()
         self.tensors.sweep()
+        self.exports.sweep()
 
     def owner_of(self, scope: Scope) -> str:
         """Whose graphs and tensors a request means: those of its key, or those that everybody shares without keys."""

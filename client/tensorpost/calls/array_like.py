@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..values.datatypes import ML_DTYPES, DataType, data_type
 from ..values.problems import InvalidParameter
+from .cuda_arrays import is_on_gpu
 from .held_tensors import HeldTensor
 
 # Modes of Pillow whose numbers are grey or colour as they are; those of the others are places in a palette, or inks.
@@ -39,7 +40,7 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
 
     Taken are numbers, lists and tuples of numbers, and whatever has `__array__`, `__array_interface__`, `__dlpack__` or
     the buffer protocol. A held tensor is returned as it is. A PyTorch tensor is detached and brought to the CPU,
-    bfloat16 included.
+    bfloat16 included; arrays of CuPy, and others that lie on a CUDA device as DLPack says, are brought there too.
 
     Args:
         name: its name in messages.
@@ -70,8 +71,12 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
             array = _of_torch(cast("Any", value))
         elif type(value).__module__.startswith("PIL."):
             array = _of_picture(name, cast("Any", value))
+        elif type(value).__module__.partition(".")[0] == "cupy":
+            array = cast("Any", value).get()
         elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-            array = np.from_dlpack(cast("Any", value))
+            given = cast("Any", value)
+            # The producer copies what the CPU cannot read, if it is asked.
+            array = np.from_dlpack(given, device="cpu") if is_on_gpu(given) else np.from_dlpack(given)
         elif isinstance(value, (bytes, bytearray)):
             array = np.frombuffer(value, np.uint8)
         else:

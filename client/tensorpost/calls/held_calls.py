@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -22,9 +22,10 @@ from ..transport.response import Response
 from ..values.checks import text
 from ..values.datatypes import data_type
 from ..values.layout import Layout
-from ..values.problems import InvalidParameter, TensorExists, TensorpostError
+from ..values.problems import InvalidParameter, NoBackend, TensorExists, TensorpostError
 from ..values.tensor_box import BoxIndex, box_text, part_of_box, read_box
 from .caller_arrays import bytes_of_array
+from .cuda_arrays import ExportedTensor, SharedArray, import_cupy, is_on_gpu, unavailable
 from .held_tensors import HeldTensor, KeepOutputs, TensorCalls, new_name
 from .results import Result, ServerTiming
 
@@ -51,31 +52,56 @@ async def put_tensor(
     transport: Transport | ManyServers, value: object, name: str | None, replace: bool, client: TensorCalls
 ) -> HeldTensor:
     """Send a tensor that the server is to hold; see `Client.put`."""
-    from .graph_calls import read_input  # operators load when they are named
-
     names = names_of(transport)
     if isinstance(value, HeldTensor):
         raise InvalidParameter(f"{value!r} is held already")
     if name is not None:
         text("name", name, "the name that the tensor is to have on the server")
-    query: dict[str, str] = {}
+    shared = SharedArray.of(value) if client.cuda_shared_memory and is_on_gpu(value) else None
+    if shared is None:
+        return await _put(transport, _sent(value), name, replace, client, names)
+    try:
+        await shared.register(transport)
+        return await _put(transport, _Sent(_RAW, (), shared.query), name, replace, client, names)
+    finally:
+        await shared.end(transport)
+
+
+class _Sent(NamedTuple):
+    """What is sent of a tensor: a body of a type, and what the query says of it."""
+
+    media_type: str
+    body: tuple[memoryview, ...]
+    query: Mapping[str, str]
+
+
+def _sent(value: object) -> _Sent:
+    """A tensor as a body; the elements are not copied unless they have to be put in order."""
+    from .graph_calls import read_input  # operators load when they are named
+
     found = read_input("x", value)
     if isinstance(found, EncodedImage):
-        media_type, body = f"image/{found.format.lower()}", memoryview(found.content)
-    else:
-        array = np.asarray(found)
-        row = data_type(array.dtype) if array.dtype.kind not in "OUSMm" else None
-        if row is None or not row.item_size:
-            raise InvalidParameter(f"x is an array of {array.dtype}; held tensors are numbers and booleans")
-        media_type, body = _RAW, bytes_of_array(np.asarray(array, row.dtype, order="C"))
-        query = {"data_type": row.numpy_name, "sizes": ",".join(map(str, array.shape))}
+        return _Sent(f"image/{found.format.lower()}", (memoryview(found.content),), {})
+    array = np.asarray(found)
+    row = data_type(array.dtype) if array.dtype.kind not in "OUSMm" else None
+    if row is None or not row.item_size:
+        raise InvalidParameter(f"x is an array of {array.dtype}; held tensors are numbers and booleans")
+    body = bytes_of_array(np.asarray(array, row.dtype, order="C"))
+    return _Sent(_RAW, (body,), {"data_type": row.numpy_name, "sizes": ",".join(map(str, array.shape))})
+
+
+async def _put(
+    transport: Transport | ManyServers, sent: _Sent, name: str | None, replace: bool, client: TensorCalls,
+    names: HeldNames,
+) -> HeldTensor:  # fmt: skip
+    query = {**sent.query}
     if name is None or replace:
         query["replace"] = "true"  # a name that is made here is nobody else's, and the request may be repeated
     lease = TensorLease(new_name(), names, is_own=True) if name is None else None  # which the handle takes on
     target = _target(lease.name if lease is not None else str(name)) + (f"?{urlencode(query)}" if query else "")
-    fields = (("content-type", media_type), *_ACCEPT_JSON)
+    fields = ((("content-type", sent.media_type),) if sent.body else ()) + _ACCEPT_JSON
     try:
-        response = await transport.ask(Request("PUT", target, fields, (body,)))
+        response = await transport.ask(Request("PUT", target, fields, sent.body))
     except TensorExists as error:
         error.detail = (
             f"there is a held tensor {name!r} already; write replace=True to replace it, or choose another name"
@@ -84,6 +110,30 @@ async def put_tensor(
     async with response:
         said = await response.json()
         return _read(response, lambda: HeldTensor.of_description(said, client, names, is_own=False))
+
+
+async def get_cupy(transport: Transport | ManyServers, tensor: HeldTensor | str) -> Any:
+    """The elements of a held tensor as a CuPy array; see `Client.get_cupy`."""
+    names_of(transport)
+    import_cupy()
+    name = tensor.name if isinstance(tensor, HeldTensor) else text("tensor", tensor, "a HeldTensor, or its name")
+    target = f"{_target(name)}/exports"
+    try:
+        response = await transport.ask(Request("POST", target, _ACCEPT_JSON))
+    except NoBackend as error:
+        raise unavailable(error) from error
+    async with response:
+        said = await response.json()
+        export = _read(response, lambda: ExportedTensor.of_answer(said))
+    try:
+        array = export.copied()
+    finally:
+        with suppress(TensorpostError):  # it is freed after its time
+            async with await transport.ask(Request("DELETE", f"{target}/{export.id}", ()), repeat=False) as ended:
+                await ended.finish()
+    if isinstance(tensor, HeldTensor) and tensor.to_document() != {"tensor": name}:
+        array = array[read_box(tensor.to_document().get("box", ""))].reshape(tensor.shape).copy()
+    return array
 
 
 async def get_tensor(transport: Transport | ManyServers, tensor: HeldTensor | str, box: BoxIndex | None) -> Any:

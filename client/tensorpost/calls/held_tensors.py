@@ -21,6 +21,7 @@ from ..values.datatypes import DataType, data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidParameter, TensorNotFound
 from ..values.tensor_box import BoxIndex, box_in_box, box_text, part_of_box, read_box
+from .cuda_arrays import CPU, CUDA
 
 KeepNames: TypeAlias = bool | str | Sequence[str | None] | Mapping[str, str]
 """What to hold of a call's outputs: nothing, all under names of their own, one by a name, or several by names."""
@@ -30,6 +31,15 @@ AWAIT = "this handle is of an AsyncClient: await held.get() first"
 
 class TensorCalls(Protocol):
     """What a handle asks its client."""
+
+    @property
+    def cuda_shared_memory(self) -> bool:
+        """Whether tensors are shared with the server on a GPU, see `Client`."""
+        ...
+
+    def get_cupy(self, tensor: Any) -> Any:
+        """See `Client.get_cupy`."""
+        ...
 
     def get_tensor(self, tensor: Any, box: Any = None) -> Any:
         """See `Client.get_tensor`."""
@@ -61,7 +71,7 @@ class HeldTensor:
         ([[4.0, 6.0], [8.0, 10.0]], [0.0, 1.0, 4.0, 9.0])
     """
 
-    __slots__ = ("_box", "_client", "_layout", "_lease", "_whole", "device")
+    __slots__ = ("_box", "_client", "_layout", "_lease", "_on_gpu", "_whole", "device")
 
     __array_priority__ = 0
     __iter__ = None  # its elements come in boxes, not one by one
@@ -73,6 +83,7 @@ class HeldTensor:
     ) -> None:  # fmt: skip
         self._client, self._lease, self._whole, self.device = client, lease, whole, device
         self._box, self._layout = box, whole if layout is None else layout
+        self._on_gpu: Any = None
 
     @classmethod
     def of_description(
@@ -161,19 +172,58 @@ class HeldTensor:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a held tensor is on a server; its elements come as a copy")
-        found = self.get()
-        if inspect.isawaitable(found):
-            if inspect.iscoroutine(found):
-                found.close()
-            raise TypeError(AWAIT)
-        return cast("NDArray[Any]", found) if dtype is None else np.asarray(found, dtype)
+        found = cast("NDArray[Any]", _at_once(self.get()))
+        return found if dtype is None else np.asarray(found, dtype)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the elements in this process's memory, to which they travel first."""
-        return self.__array__().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A DLPack capsule of the elements in memory of this process. On the CPU, all of them travel first.
+
+        On a GPU (`__dlpack_device__`, or `dl_device`) none does, see `Client.get_cupy`.
+
+        Args:
+            stream: what the consumer computes in, of a GPU.
+            max_version: the newest version of DLPack that the consumer knows.
+            dl_device: where the elements are wanted, as DLPack numbers devices; default `__dlpack_device__()`.
+            copy: False is refused: the server has the tensor, and this process gets a copy.
+
+        Raises:
+            BufferError: `copy` is False, or the device is neither the CPU nor the GPU that the server uses.
+            TensorGone: the server does not hold the tensor any more.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        if copy is False:
+            raise BufferError("a held tensor is on a server; its elements come as a copy")
+        options = {} if max_version is None else {"max_version": max_version}
+        if stream is not None:
+            options["stream"] = stream
+        kind, index = self.__dlpack_device__() if dl_device is None else dl_device
+        if kind == CPU:
+            return self.__array__().__dlpack__(**cast("Any", options))
+        if kind != CUDA:
+            raise BufferError(f"a held tensor is given to the CPU or to a CUDA device, not to DLPack's device {kind}")
+        array, self._on_gpu = self._array_on_gpu(), None
+        if int(array.device.id) != index:
+            raise BufferError(f"the server shares GPU {array.device.id} with this process, not {index}")
+        return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
+        """The CPU; or of a client with `cuda_shared_memory`, the GPU of the server as this process numbers it.
+
+        To know that, the elements are copied there; the next `__dlpack__` gives that copy away.
+
+        Raises:
+            TensorpostError: see `Client.get_cupy`.
+        """
+        if not self._client.cuda_shared_memory:
+            return (CPU, 0)
+        self._on_gpu = self._array_on_gpu()
+        return (CUDA, int(self._on_gpu.device.id))
+
+    def _array_on_gpu(self) -> Any:
+        return _at_once(self._client.get_cupy(self)) if self._on_gpu is None else self._on_gpu
 
     # ---- as an input -------------------------------------------------------------------------------------------------
 
@@ -310,6 +360,19 @@ class KeepOutputs:
             if name is not None:
                 text("keep", name, "the name that an output is to have on the server")
         return [new_name() if name is None else name for name in names], [name is None for name in names]
+
+
+def _at_once(found: Any) -> Any:
+    """What a client answers, unless it has to be awaited.
+
+    Raises:
+        TypeError: it has.
+    """
+    if inspect.isawaitable(found):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise TypeError(AWAIT)
+    return found
 
 
 def new_name() -> str:

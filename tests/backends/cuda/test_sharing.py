@@ -79,6 +79,13 @@ def test_a_process_that_is_killed_leaves_memory_until_it_is_closed(device_server
     device_server.assert_serves_on()
 
 
+@pytest.mark.parametrize("check", ["correctness", "shared", "written_by_others", "killed"])
+def test_held_tensors_come_to_another_process(device_server: Serving, check: str):
+    script = f"from benchmarks import gpu_held as g; print(g.{check}({device_server.url!r}, g.Scale(mib=4, rounds=2)))"
+    ended = subprocess.run([sys.executable, "-c", script], check=False, text=True, capture_output=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_the_speed(device_server: Serving):
     ended = other_process(device_server, "speed")
     assert ended.returncode == 0, ended.stderr

@@ -14,14 +14,12 @@ import importlib
 import itertools
 import math
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from tensorpost.values.extras import install_command
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import DeviceLost, OutOfDeviceMemory
 
@@ -29,12 +27,14 @@ from ...forms import Array, BoxFunction, Lines, SqueezedLines
 from ...forms.base import Box, extents, whole_box
 from ...forms.convolutions import add_bias, convolution_of
 from ...planning import OutputSlice, Plan, PlanStep
-from ..base import CannotOpen, DeviceMemory, DeviceOptions, RunInput, plain_memory
-from ..device_run import SMALLEST_PART, DeviceRun, RunMemory, bytes_of, elements_of, outputs_of
+from ..base import CannotOpen, DeviceMemory, DeviceOptions, ExportedMemory, RunInput, plain_memory
+from ..device_run import SMALLEST_PART, DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 from ..timeline import is_timed, next_phase
-from . import kernel_files
 from .captured_plans import CapturedPlans, CapturedRun
+from .cuda_library import device_count, import_cupy
 from .cudnn import Cudnn, takes
+from .device_copies import DeviceCopies
+from .exports import Exports
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -44,14 +44,9 @@ WORKER_THREADS = 2
 SHARE_OF_FREE = 0.75
 """The share of a device's memory that is used; the rest is for CuPy's kernels, the context, and other processes."""
 
-INSTALL = (
-    f"{install_command('cuda13')} (drivers from 580 on), or with cuda12 (drivers from 525 on); "
-    "nvidia-smi shows the driver"
-)
-
 # CUDA Runtime API, cudaError: the driver's errors have the same numbers.
 NO_MEMORY = 2
-INSUFFICIENT_DRIVER, NO_DEVICE, DEVICES_UNAVAILABLE = 35, 100, 46
+DEVICES_UNAVAILABLE = 46
 LOST: Mapping[int, str] = {
     # Each description there ends with "this leaves the process in an inconsistent state and any further CUDA work will
     # return the same error. To continue using CUDA, the process must be terminated and relaunched", or says as much.
@@ -99,10 +94,10 @@ class CudaBackend:
         pinned_bytes: int = 64 << 20,
         part: float = 1.0,
     ) -> None:
-        self.cupy = cupy = _cupy()
+        self.cupy = cupy = import_cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
         self._fill, self._fill_keeping, self._forget = compute.fill, compute.fill_keeping, compute.clear_caches
-        count = _device_count(cupy)
+        count = device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
                 f"there is no CUDA device {index}: this process sees {count}, counted from 0 "
@@ -114,8 +109,7 @@ class CudaBackend:
         self._lost: str | None = None
         self._lanes = threading.local()
         self._shared = SharedAllocations(cupy)
-        # Constants of stored graphs and held tensors, by the identity of their memory and by how they are read.
-        self._kept: dict[tuple[int, Layout], Any] = {}
+        self._copies = DeviceCopies(self._put_copy)
         self._captured = CapturedPlans(self)
         self.cudnn = _cudnn()
         try:
@@ -131,6 +125,8 @@ class CudaBackend:
                     raise CannotOpen(self._nothing_left(free))
                 self._pool = cupy.cuda.MemoryPool()
                 self._pool.set_limit(size=self.memory_bytes)
+                self._exports = Exports(cupy, self._pool, self.memory_bytes, self._make_room)
+                self.bus_id = str(cupy.cuda.runtime.deviceGetPCIBusId(index))
                 self._uploads = cupy.cuda.Stream(non_blocking=True)
                 block = cupy.cuda.alloc_pinned_memory(pinned_bytes) if pinned_bytes else bytearray()
                 self._pinned = PinnedMemory(block, pinned_bytes)
@@ -144,7 +140,7 @@ class CudaBackend:
         Raises:
             CannotOpen: there is nothing to look at: no CuPy, no driver, no device.
         """
-        count = _device_count(_cupy())
+        count = device_count(import_cupy())
         for index in range(count):
             try:
                 yield (
@@ -221,13 +217,18 @@ class CudaBackend:
         return DeviceRun(self, plan, inputs)
 
     def gauges(self) -> Mapping[str, int]:
-        """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
+        """Bytes of device memory and of page-locked host memory, how often the latter had no room; copies that stay."""
         found = {
             "device_memory_bytes": self._total,
             "device_memory_limit_bytes": self.memory_bytes,
             "pinned_bytes": self._pinned.size_in_bytes,
             "pinned_used_bytes": self._pinned.lent,
             "pinned_misses": self._pinned.misses,
+            "device_exported_bytes": self._exports.size_in_bytes,
+            "device_copies": self._copies.count,
+            "device_copy_bytes": self._copies.size_in_bytes,
+            "device_copies_dropped_total": self._copies.dropped,
+            "device_copies_uploaded_again_total": self._copies.uploaded_again,
         }
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
@@ -251,8 +252,9 @@ class CudaBackend:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
                 self._uploads.synchronize()
                 self._captured.clear()
-                self._kept.clear()
+                self._copies.clear()
                 self._shared.close_all()
+                self._exports.free_all()
                 self._pool.free_all_blocks()
 
     # ---- memory of other processes -----------------------------------------------------------------------------------
@@ -264,6 +266,25 @@ class CudaBackend:
     def close_memory(self, memory: DeviceMemory) -> None:
         with self.working(self._uploads):
             self._shared.close(memory)
+
+    def export_copy(self, layout: Layout, data: memoryview) -> ExportedMemory:
+        """See `SharingBackend.export_copy`: copied within the device if it is there."""
+        stream, kept = self.lane(), self._copies.find(layout, data)
+        runtime, size = self.cupy.cuda.runtime, layout.data_size_in_bytes
+        if kept is None:
+            source, kind = _host_address(data), runtime.memcpyHostToDevice
+        else:
+            source, kind = kept.array.data.ptr, runtime.memcpyDeviceToDevice
+
+        def fill(address: int) -> None:
+            runtime.memcpyAsync(address, source, size, kind, stream.ptr)
+
+        with self.working(stream):
+            return self._exports.make(size, fill, stream)
+
+    def end_export(self, exported: ExportedMemory) -> None:
+        with self.working(self.lane()):
+            self._exports.free(exported)
 
     def download(self, source: DeviceMemory, target: memoryview) -> None:
         self._move(_host_address(target), source.address, target.nbytes, self.cupy.cuda.runtime.memcpyDeviceToHost)
@@ -303,20 +324,18 @@ class CudaBackend:
                 raise
             return arrays, uploaded if arrays else None
 
-    def put_kept(self, layout: Layout, data: memoryview) -> Any:
+    def put_kept(self, layout: Layout, data: memoryview) -> KeptArray:
         """The array of memory that stays: uploaded once, and freed with that memory or when memory is short."""
-        key = (id(data), layout)
-        array = self._kept.get(key)
-        if array is None:
-            ((array,), _) = self.put([layout], [data])
-            with self.working(self._uploads):
-                self._uploads.synchronize()
-            self._kept[key] = array
-            weakref.finalize(data, self._kept.pop, key, None)
+        return self._copies.get(layout, data)
+
+    def _put_copy(self, layout: Layout, data: memoryview) -> Any:
+        ((array,), _) = self.put([layout], [data])
+        with self.working(self._uploads):
+            self._uploads.synchronize()
         return array
 
     def has_copy(self, data: memoryview) -> bool:
-        return any(identity == id(data) for identity, _ in [*self._kept])
+        return self._copies.has_copy(data)
 
     @property
     def xp(self) -> Any:
@@ -485,14 +504,25 @@ class CudaBackend:
 
     def take_memory(self, size_in_bytes: int) -> Any:
         """Device memory within the limit, for CuPy; what is kept is freed before it gives up."""
-        try:
+        out_of_memory = self.cupy.cuda.memory.OutOfMemoryError
+        with suppress(out_of_memory):
             return self._pool.malloc(size_in_bytes)
-        except self.cupy.cuda.memory.OutOfMemoryError:
+        for _ in self._make_room(size_in_bytes):
             # The pool counts what it keeps against its limit, and frees that by itself only if the device has no more.
-            self._captured.clear()
-            self._kept.clear()
             self._pool.free_all_blocks()
-            return self._pool.malloc(size_in_bytes)
+            with suppress(out_of_memory):
+                return self._pool.malloc(size_in_bytes)
+        return self._pool.malloc(size_in_bytes)
+
+    def _make_room(self, size_in_bytes: int) -> Iterator[int]:
+        """Give back what is kept, the cheapest to make again first; yields each time after something was given back."""
+        yield 0  # blocks of the pool that nobody has
+        left = self.memory_bytes - self._exports.size_in_bytes - int(self._pool.used_bytes())
+        missing = max(1, size_in_bytes - left)
+        yield from self._copies.give_way(missing)
+        self._captured.clear()
+        yield 0
+        yield from self._copies.give_way(missing)  # those that only captured plans read
 
     def copy(self, block: Any, memory: RunMemory, *, up: bool, stream: Any) -> None:
         """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
@@ -542,33 +572,6 @@ def _host_address(memory: memoryview) -> int:
     return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
 
-def _cupy() -> Any:
-    """CuPy, able to compile.
-
-    Raises:
-        CannotOpen: it is not here, lacks the compiler, or a folder to write to.
-    """
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as error:
-        what = "is not installed" if getattr(error, "name", None) == "cupy" else f"cannot be imported ({error})"
-        raise CannotOpen(f"CuPy {what}: {INSTALL}") from error
-    except OSError:  # it makes its folder when it is imported
-        kernel_files.check_writable()
-        raise
-    kernel_files.check_writable()
-    try:
-        cupy.cuda.nvrtc.getVersion()
-    except Exception as error:
-        # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
-        raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
-    try:
-        importlib.import_module("cupy_backends.cuda.libs.cublas")  # CuPy imports it when it first multiplies matrices
-    except ImportError as error:
-        raise CannotOpen(f"CuPy finds no cuBLAS to multiply matrices with: {INSTALL}") from error
-    return cupy
-
-
 def _cudnn() -> Cudnn | None:
     try:
         return Cudnn()
@@ -588,39 +591,3 @@ def _without_frames(error: BaseException) -> BaseException:
 def _cuda_errors(cupy: Any) -> tuple[type[Exception], ...]:
     cuda = cupy.cuda
     return (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
-
-
-def _device_count(cupy: Any) -> int:
-    """How many devices CUDA shows to this process; at least 1.
-
-    Raises:
-        CannotOpen: none, or there is no driver that could.
-    """
-    runtime = cupy.cuda.runtime
-    try:
-        count = int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError as error:
-        if error.status == INSUFFICIENT_DRIVER:
-            driver, ours = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
-            if driver == 0:
-                raise CannotOpen(
-                    "no NVIDIA driver was found: install one, or start the container with the GPUs "
-                    "(docker run --gpus all)"
-                ) from error
-            raise CannotOpen(
-                f"the NVIDIA driver is too old: it supports CUDA {_version(driver)} and CuPy needs {_version(ours)}; "
-                f"update it, or {INSTALL}"
-            ) from error
-        if error.status != NO_DEVICE:
-            raise CannotOpen(f"CUDA cannot list its devices: {error}; nvidia-smi may show the cause") from error
-        count = 0
-    if count == 0:
-        raise CannotOpen(
-            "CUDA shows no device to this process: nvidia-smi lists what the driver sees, and CUDA_VISIBLE_DEVICES "
-            "may hide it; containers need docker run --gpus all"
-        )
-    return count
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"

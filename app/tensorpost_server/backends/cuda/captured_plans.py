@@ -24,7 +24,7 @@ from tensorpost.values.problems import OutOfDeviceMemory
 from ...forms import Form
 from ...planning import Plan, PlanStep
 from ..base import Run, RunInput, RunWithoutStages, plain_memory
-from ..device_run import RunMemory, as_operand, elements_of
+from ..device_run import KeptArray, RunMemory, as_operand, elements_of
 from .graph_nodes import consists_of_kernels
 
 MOST_BYTES = 1 << 20
@@ -87,8 +87,8 @@ class CapturingDevice(Protocol):
         """Arrays on the device."""
         ...
 
-    def put_kept(self, layout: Layout, data: memoryview) -> Any:
-        """The array of a stored graph's constant."""
+    def put_kept(self, layout: Layout, data: memoryview) -> KeptArray:
+        """The array of a stored graph's constant; it stays on the device for as long as what is returned."""
         ...
 
     def outputs(self, step: PlanStep, inputs: Sequence[Any], keep: list[Any] | None = None) -> list[Any]:
@@ -161,11 +161,14 @@ class CapturedPlan:
         if sum(sizes) <= STAGED_BYTES and plan.output_bytes <= STAGED_BYTES:
             self._staged = self._host_parts([*sizes, *[slot.layout.size_in_bytes for slot in plan.outputs]])
         stream = device.lane()
-        constants = [
-            device.put_kept(slot.layout, data) if isinstance(data, memoryview) else self._constant(slot.layout, data)
-            for slot, data in plan.graph.constants
-            if plan.is_graph
-        ]
+        constants: list[Any] = []
+        for slot, data in plan.graph.constants if plan.is_graph else ():
+            if isinstance(data, memoryview):
+                kept = device.put_kept(slot.layout, data)
+                self._kept.append(kept)
+                constants.append(kept.array)
+            else:
+                constants.append(self._constant(slot.layout, data))
         with device.working(stream, self._memory.malloc):
             self._inputs = [device.room(size) for size in sizes]
             inputs = [

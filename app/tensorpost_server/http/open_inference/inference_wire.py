@@ -32,9 +32,8 @@ from .infer_request import InferInput, InferRequest, RegionPart, read_infer_requ
 from .inference_answer import InferenceAnswer, OutputForm, output_forms
 from .model_operation import announced, graph_of, output_type
 from .models import Model
-from .shared_memory import AnyRegion, SharedMemory
+from .shared_memory import INLINE_COPY_BYTES, AnyRegion, SharedMemory, read_region
 
-_INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
 _TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
 
 _PARAMETERS_OF_V1 = ("backend", "device", "keep", "replace", "rows")
@@ -219,11 +218,7 @@ class InferenceWire:
                     continue
                 ticket.grow(tensor.region.size)
                 memory[tensor.name] = block = ticket.memory(tensor.region.size)
-                if isinstance(region, CudaRegion):
-                    await region.read_into(block, tensor.region.offset)
-                else:
-                    large = len(block) > _INLINE_COPY_BYTES
-                    await context.slow_threads.run(large, region.read_into, block, tensor.region.offset)
+                await read_region(region, block, tensor.region.offset, context.slow_threads)
             elif tensor.held is not None:
                 memory[tensor.name] = await self._held(context, tensor, tensor.held)
             elif tensor.content is not None:
@@ -290,7 +285,7 @@ class RegionSink:
         if isinstance(self.region, CudaRegion):
             await self.region.write(block, self.part.offset + begin)
         else:
-            large = len(block) > _INLINE_COPY_BYTES
+            large = len(block) > INLINE_COPY_BYTES
             await self.slow_threads.run(large, self.region.write, block, self.part.offset + begin)
 
 

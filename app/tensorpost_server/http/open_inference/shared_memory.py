@@ -37,6 +37,7 @@ from tensorpost.values.problems import (
 from ...engine import Worker
 from ...settings import Settings, setting_variable
 from ...shared.process_group import ProcessGroup
+from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
@@ -53,6 +54,8 @@ _MOST_NAME = 256
 _ANONYMOUS = "anonymous"
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 """Errors that are no fault of the caller's: no memory, or no descriptor."""
+INLINE_COPY_BYTES = 256 * 1024
+"""Bytes of shared memory that are copied on the event loop's thread: some 50 microseconds."""
 UNLINKED_SECONDS = 30.0
 """How long a region whose object has no name any more may be idle before it is dropped: its caller has ended."""
 
@@ -113,6 +116,25 @@ class SystemRegion(SharedRegion):
 
 
 AnyRegion: TypeAlias = SystemRegion | CudaRegion
+
+
+async def read_region(region: AnyRegion, target: memoryview, offset: int, threads: CallerThreads) -> None:
+    """Copy bytes from a region to host memory.
+
+    Args:
+        region: the region, in use.
+        target: where they go.
+        offset: where they begin in the region.
+        threads: the caller's threads for copies of system shared memory that take long.
+
+    Raises:
+        InvalidRequest: the object has become too short, or cannot be read.
+    """
+    if isinstance(region, CudaRegion):
+        if target.nbytes:
+            await region.read_into(target, offset)
+    else:
+        await threads.run(target.nbytes > INLINE_COPY_BYTES, region.read_into, target, offset)
 
 
 class SharedMemory:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidParameter
 
 from ...backends import SharingBackend
+from ...engine import Ticket
 from ..background_threads import CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
@@ -20,6 +22,7 @@ from ..calls.prepared_call import prepare
 from ..connection.receive_into import arrived_bytes, receive_into
 from ..headers import FRAMING, Framing, content_length, header_fields
 from ..observability.request_record import observation_of
+from ..open_inference.region_upload import RegionUpload
 from ..request_body import RequestBody, receive_chunked
 from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
@@ -32,6 +35,9 @@ from .json_document import JsonDocument
 
 router = APIRouter(tags=["tensors"])
 
+_Receive: TypeAlias = Callable[[Ticket, Callable[[Layout], memoryview]], Awaitable[None]]
+"""Receives a tensor: with the request's memory, into memory that it asks for."""
+
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "mask"}
 _BOX = {"name": "box", "in": "query", "schema": {"type": "string"}, "example": "0:10,:,::2"}
 _REPLACE = {"name": "replace", "in": "query", "schema": {"type": "boolean", "default": False}}
@@ -43,6 +49,15 @@ _RAW = [
         "description": "Of raw bytes: FLOAT32.",
     },
     {"name": "sizes", "in": "query", "schema": {"type": "string"}, "description": "Of raw bytes: 1,3,64,64."},
+]
+_REGION = [
+    {
+        "name": "region",
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "A region of shared memory that has the elements, instead of the body; they are copied.",
+    },
+    {"name": "offset", "in": "query", "schema": {"type": "integer", "minimum": 0}},
 ]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _BODY: dict[str, Any] = {
@@ -80,7 +95,7 @@ async def list_tensors(request: Request) -> JsonDocument:
 
 @router.post(
     "/v1/tensors", summary="Hold a tensor under a new name", status_code=201,
-    openapi_extra={"parameters": _RAW, "requestBody": _BODY},
+    openapi_extra={"parameters": [*_RAW, *_REGION], "requestBody": _BODY},
 )  # fmt: skip
 async def hold_new_tensor(request: Request) -> JsonDocument:
     """The same as `PUT /v1/tensors/{name}`, with a name that the server makes; `Location` has it."""
@@ -94,14 +109,14 @@ async def hold_new_tensor(request: Request) -> JsonDocument:
         200: {"description": "It took the place of another tensor."},
         201: {"description": "There was none of this name.", "content": {"application/json": {"schema": {}}}},
     },
-    openapi_extra={"parameters": [_NAME, _REPLACE, *_RAW], "requestBody": _BODY},
+    openapi_extra={"parameters": [_NAME, _REPLACE, *_RAW, *_REGION], "requestBody": _BODY},
 )
 async def hold_tensor(request: Request) -> JsonDocument:
     """Keep a tensor for calls that refer to it by its name: `?input=@NAME`, or in JSON `{"tensor": NAME}`.
 
-    The body is any that an input may be, with one tensor. A tensor of this name is replaced only with `replace=true`;
-    else the answer is 409. Calls that read the old one are finished with it. What is not used for an hour
-    (TENSORPOST_HELD_TENSOR_IDLE_SECONDS) is freed.
+    The body is any that an input may be, with one tensor; or `region` names a region of shared memory. A tensor of this
+    name is replaced only with `replace=true`; else the answer is 409. Calls that read the old one are finished with it.
+    What is not used for an hour (TENSORPOST_HELD_TENSOR_IDLE_SECONDS) is freed.
     """
     return await _hold(request, request.path_params["name"])
 
@@ -153,27 +168,47 @@ async def delete_tensor(request: Request) -> Response:
 
 
 async def _hold(request: Request, name: str | None) -> JsonDocument:
-    service, scope = service_of(request), request.scope
-    settings, fields, owner = service.settings, header_fields(scope["headers"]), service.owner_of(scope)
+    service, fields, owner = service_of(request), header_fields(request.scope["headers"]), _owner(request)
     parameters = read_query(request.url.query)
     replaces = replace_of(parameters)
     if replaces and fields.get(b"if-none-match", b"").strip() == b"*":
         raise InvalidParameter("If-None-Match: * and replace=true contradict each other; send one of them")
     if name is not None:
         service.tensors.check_new(owner, name, replaces=replaces)
-    caller, framing = caller_of(scope), scope[FRAMING]
-    assert isinstance(framing, Framing)
-    limit, pause = settings.max_body_bytes, settings.receive_timeout_seconds
-    length = limit if framing.chunked else content_length(framing.length, limit)
-    format_ = upload_format(fields, parameters, length)
-    refuse_unknown(parameters, ["replace", "data_type", "sizes"])
+    region = RegionUpload.of(parameters)
+    receive = _from_body(request, fields, parameters) if region is None else _from_region(request, fields, region)
+    refuse_unknown(parameters, ["replace", "data_type", "sizes", "region", "offset"])
     places: list[TensorPlace] = []
 
     def room(layout: Layout) -> memoryview:
         places.append(service.tensors.place(owner, name, layout, replaces=replaces))
         return places[0].memory
 
-    with service.admission.admit(0, caller) as ticket, CallerWatch(request.receive):
+    with service.admission.admit(0, caller_of(request.scope)) as ticket, CallerWatch(request.receive):
+        try:
+            await receive(ticket, room)
+            tensor, was_replaced = places[0].finish()
+        finally:
+            for place in places:
+                place.close()
+    location = {"Location": f"/v1/tensors/{tensor.name}"}
+    return JsonDocument(tensor.describe(), 200 if was_replaced else 201, location)
+
+
+def _owner(request: Request) -> str:
+    return service_of(request).owner_of(request.scope)
+
+
+def _from_body(request: Request, fields: Mapping[bytes, bytes], parameters: dict[str, str]) -> _Receive:
+    """What receives the tensor of a body."""
+    service, scope = service_of(request), request.scope
+    settings, caller, framing = service.settings, caller_of(scope), scope[FRAMING]
+    assert isinstance(framing, Framing)
+    limit, pause = settings.max_body_bytes, settings.receive_timeout_seconds
+    length = limit if framing.chunked else content_length(framing.length, limit)
+    format_ = upload_format(fields, parameters, length)
+
+    async def receive(ticket: Ticket, room: Callable[[Layout], memoryview]) -> None:
         if framing.chunked:
             content = await receive_chunked(request.receive, limit, pause, ticket.grow)
             body = RequestBody(request.receive, len(content), pause)
@@ -181,14 +216,30 @@ async def _hold(request: Request, name: str | None) -> JsonDocument:
         else:
             body = RequestBody(request.receive, length, pause, receive_into(scope), arrived_bytes(scope))
         slow, parsing = CallerThreads(service.slow_threads, caller), CallerThreads(service.parsing, caller)
-        context = UploadContext(body, ticket, room, settings, parsing, slow)
         try:
-            await receive_tensor(context, format_)
-            tensor, was_replaced = places[0].finish()
+            await receive_tensor(UploadContext(body, ticket, room, settings, parsing, slow), format_)
         finally:
-            for place in places:
-                place.close()
             if (observation := observation_of(scope)) is not None:
                 observation.received_bytes = body.received
-    location = {"Location": f"/v1/tensors/{tensor.name}"}
-    return JsonDocument(tensor.describe(), 200 if was_replaced else 201, location)
+
+    return receive
+
+
+def _from_region(request: Request, fields: Mapping[bytes, bytes], region: RegionUpload) -> _Receive:
+    """What receives the tensor of a region of shared memory."""
+    service, scope = service_of(request), request.scope
+    framing = scope[FRAMING]
+    assert isinstance(framing, Framing)
+    if framing.chunked or framing.length:
+        raise InvalidParameter(
+            "the elements come from the region, so the request has no body; leave out the body, or region",
+            extra={"parameter": "region"},
+        )
+    owner = service.regions.check(scope, fields)
+
+    async def receive(ticket: Ticket, room: Callable[[Layout], memoryview]) -> None:
+        del ticket
+        threads = CallerThreads(service.slow_threads, caller_of(scope))
+        await region.receive(service.regions, owner, room, threads)
+
+    return receive
