@@ -110,9 +110,10 @@ def tensorpost(**settings: object) -> contextlib.AbstractContextManager[Server]:
     )
 
 
-def uvicorn(application: str) -> contextlib.AbstractContextManager[Server]:
+def uvicorn(application: str, workers: int = 1) -> contextlib.AbstractContextManager[Server]:
     """An ASGI application of a module of ours, with httptools and uvloop where they are installed."""
     command = [sys.executable, "-m", "uvicorn", application, "--log-level", "warning", "--no-access-log"]
+    command += ["--workers", str(workers)] if workers > 1 else []
     command += ["--timeout-keep-alive", "75"]  # as ours: others' turns may take longer than its own 5 seconds
     return running(application, lambda port: [*command, "--port", str(port)], answers(READY))
 
