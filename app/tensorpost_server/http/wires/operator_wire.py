@@ -241,7 +241,7 @@ class OperatorWire:
             strings = StringCall(cast("OnnxNode", graph.operation), table or StringTable())
             memory = None if memory is None else read_strings(strings, tensors, memory)
         stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
-        answer: Answer = OperatorAnswer(format_, graph, id_, rows)
+        answer: Answer = OperatorAnswer.of(format_, graph, id_, rows)
         if keep is not None:
             answer = KeptAnswer(graph, keep, self._tensors)
         if memory is not None:
@@ -311,7 +311,7 @@ class OperatorWire:
             of_inputs = any("inputs" in each.path for each in error.violations) or self._parser.document_name == "op"
             if format_.request in IMAGE_TYPES and of_inputs:
                 ((_, row, shape),) = encoded.tensors
-                axes = format_.read.axes(format_.request.value)
+                axes = format_.read.axes(format_.request.value, "content-type")
                 error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {axes}"
             raise
         except InvalidParameter as error:
