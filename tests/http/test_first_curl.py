@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
+from tests.support.command_line import invoke
 from tests.support.http_app import npy_array, split_frame
 from tests.support.live_server import default_server
 
@@ -109,3 +111,133 @@ def test_a_type_that_is_named_is_answered_or_refused(url: str, folder: Path):
     assert (answer.status, answer.detail.startswith("the output is float32 of shape [1, 3, 224, 224]")) == (406, True)
     answer = curl(folder, url, "/v1/graphs", *sent, "-H", "accept: image/png, application/x-npy;q=0.5")
     assert (answer.status, answer.media_type) == (200, "application/x-npy")
+
+
+# ---- pictures that do not fit ----------------------------------------------------------------------------------------
+
+PIPELINE = ("--url-query", "graph@pipeline.json", *PNG, "--data-binary")
+TO_RGB = 'convert the picture first, as Pillow does: image.convert("RGB")'
+
+
+@pytest.mark.parametrize("name", ["clear.png", "grey.png"])
+def test_channels_that_do_not_fit_are_named(url: str, folder: Path, name: str):
+    channels = {
+        "clear.png": ("4 channels (RGBA)", COLOURS[..., [0, 1, 2, 0]]),
+        "grey.png": ("1 channel (grey)", COLOURS[..., 0]),
+    }
+    words, pixels = channels[name]
+    Image.fromarray(pixels).save(folder / name)
+    curl(folder, url, "/v1/graphs/small", "-T", "pipeline.json")
+    sent = [
+        curl(folder, url, "/v1/graphs", *PIPELINE, f"@{name}"),
+        curl(folder, url, "/v1/graphs", "-F", "graph=@pipeline.json", "-F", f"photo=@{name}"),
+        curl(folder, url, "/v1/graphs/small", "-F", f"photo=@{name}"),
+        curl(folder, url, "/v1/graphs/small", *PNG, "--data-binary", f"@{name}"),
+    ]
+    for answer in sent:
+        assert answer.status == 422
+        said = f"'photo' is a picture of {words}, and the input of the graph has 3; {TO_RGB}"
+        assert answer.detail == f"$.graph.inputs.photo.sizes[3]: {said}"
+    Image.open(folder / name).convert("RGB").save(folder / "rgb.png")
+    assert curl(folder, url, "/v1/graphs", *PIPELINE, "@rgb.png").status == 200
+
+
+def test_a_graph_that_declares_three_dimensions_takes_a_picture_without_a_batch(url: str, folder: Path):
+    node = {**TURNED, "attributes": {"perm": [1, 0, 2]}}
+    document = graph(folder, [node], ["turned"], ["h", "w", 3])
+    for sent in (
+        ("--url-query", document, *PNG, "--data-binary", "@photo.png"),
+        ("-F", "graph=@graph.json", "-F", "photo=@photo.png", "-H", "accept: image/png"),
+    ):
+        assert curl(folder, url, "/v1/graphs", *sent).media_type == "image/png"
+        with Image.open(folder / "body") as image:
+            np.testing.assert_array_equal(np.asarray(image), COLOURS.swapaxes(0, 1))
+
+
+def test_the_content_type_that_a_graph_would_take_is_named_and_works(url: str, folder: Path):
+    declared = {"data_type": "FLOAT32", "sizes": [1, 3, "h", "w"]}
+    node = {"name": "y", "op_type": "Neg", "inputs": "x"}
+    (folder / "graph.json").write_text(json.dumps({"inputs": {"x": declared}, "nodes": [node], "outputs": {"y": "y"}}))
+    sent = ("--url-query", "graph@graph.json", "--data-binary", "@photo.png")
+    answer = curl(folder, url, "/v1/graphs", *sent, *PNG)
+    found = re.search(r"with curl (-H) '([^']*)'", answer.detail)
+    assert answer.status == 422
+    assert found is not None
+    answer = curl(folder, url, "/v1/graphs", *sent, *found.groups(), "-H", "accept: application/x-npy")
+    expected = -np.moveaxis(COLOURS, 2, 0)[np.newaxis].astype(np.float64) / 255
+    np.testing.assert_allclose(npy_array(answer.body), expected, rtol=1e-6)
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def model(folder: Path, text: str) -> None:
+    """Write the model that computes -x, or |x| of uint8."""
+    parser = pytest.importorskip("onnx", reason="models for this test are made by the package onnx").parser
+    kind, sizes = text.rstrip("]").split("[")
+    operator = "Neg" if kind == "float" else "Abs"
+    source = f"""<ir_version: 8, opset_import: ["": 17]>
+        m ({kind}[{sizes}] x) => ({kind}[{sizes}] y) {{ y = {operator}(x) }}"""
+    (folder / "model.onnx").write_bytes(parser.parse_model(source).SerializeToString())
+
+
+def model_calls(folder: Path, url: str, file: str, part: str = "") -> list[Answer]:
+    """The model with a file, sent with it and stored, as a part and as the body."""
+    curl(folder, url, "/v1/graphs/model", "-T", "model.onnx")
+    return [
+        curl(folder, url, "/v1/onnx", "-F", "model=@model.onnx", "-F", f"x=@{file}{part}"),
+        curl(folder, url, "/v1/graphs/model", "-F", f"x=@{file}{part}"),
+    ]
+
+
+@pytest.mark.parametrize("sizes", ["n, h, w, 3", "1, 8, 6, 3", "h, w, 3"])
+def test_a_model_of_bytes_channels_last_takes_a_photograph(url: str, folder: Path, sizes: str):
+    Image.fromarray(COLOURS).save(folder / "photo.jpg")
+    model(folder, f"uint8[{sizes}]")
+    with Image.open(folder / "photo.jpg") as image:
+        photos = {"photo.png": COLOURS, "photo.jpg": np.asarray(image)}
+    for name, pixels in photos.items():
+        for answer in model_calls(folder, url, name):
+            assert answer.status == 200, answer.body
+            np.testing.assert_array_equal(npy_array(answer.body), pixels.reshape(npy_array(answer.body).shape))
+            assert npy_array(answer.body).ndim == sizes.count(",") + 1
+    answer = curl(folder, url, "/v1/graphs/model", *PNG, "--data-binary", "@photo.png")
+    assert (answer.status, answer.media_type) == (200, "image/png")
+
+
+def test_a_model_of_another_number_of_channels_says_so(url: str, folder: Path):
+    Image.fromarray(COLOURS[..., [0, 1, 2, 0]]).save(folder / "clear.png")
+    model(folder, "uint8[n, h, w, 3]")
+    for answer in model_calls(folder, url, "clear.png"):
+        assert answer.status == 400
+        assert answer.detail == f"'x' is a picture of 4 channels (RGBA), and the input of the model has 3; {TO_RGB}"
+
+
+def test_a_model_of_floats_channels_first_names_the_content_type_that_works(url: str, folder: Path):
+    model(folder, "float[n, 3, h, w]")
+    expected = -np.moveaxis(COLOURS, 2, 0)[np.newaxis].astype(np.float64) / 255
+    for answer in model_calls(folder, url, "photo.png"):
+        found = re.search(r"with curl -F 'x=@FILE(;[^']*)'", answer.detail)
+        assert answer.status == 400
+        assert found is not None, answer.detail
+        for again in model_calls(folder, url, "photo.png", found[1]):
+            np.testing.assert_allclose(npy_array(again.body), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [("n, 3, 16, 16", "--size 16"), ("1, 3, 16, 12", "--size 12x16"), ("1, 16, 12, 3", "--layout")],
+)
+def test_a_model_of_another_size_names_the_command_that_makes_its_input(
+    url: str, folder: Path, sizes: str, options: str
+):
+    model(folder, f"float[{sizes}]")
+    for answer in model_calls(folder, url, "photo.png"):
+        found = re.search(r"by: tensorpost (preprocess FILE -o x.npy[^(]*) \(", answer.detail)
+        assert answer.status == 400
+        assert found is not None, answer.detail
+        assert options in found[1]
+        done = invoke(*found[1].replace("FILE", "photo.png").split(), "--url", url, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        for again in model_calls(folder, url, "x.npy"):
+            np.testing.assert_array_equal(npy_array(again.body), -np.load(folder / "x.npy"))

@@ -166,6 +166,13 @@ def test_the_layout_is_named_where_another_one_fits(app: AppClient):
     detail = assert_problem(answer, 406, "not-acceptable")["detail"]
     assert detail.endswith("for channels last write -H 'accept: image/png; layout=NHWC'")
 
+    answer = app.post(f"{TILE}?repeats=2,3,1", saved(COLOURS), PNG)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    assert detail.endswith("the body is uint8 of shape [1, 4, 6, 3]")
+    answer = app.post("/v1/operators/depth_to_space?block_size=2", saved(np.zeros((5, 6, 4), np.uint8)), PNG)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    assert detail.endswith(f"the body is uint8 of shape [1, 5, 6, 4]: {first}content-type: image/png; layout=NCHW'")
+
 
 @pytest.mark.parametrize("accept", [{}, {"accept": "*/*"}, {"accept": "image/png, */*;q=0.1"}])
 def test_an_output_that_is_no_picture_is_npy_or_a_frame(app: AppClient, accept: Mapping[str, str]):

@@ -12,7 +12,7 @@ Source: RFC 7578; RFC 2046, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Any
 
@@ -27,11 +27,12 @@ from tensorpost.graphs.model_graph import ModelGraph, model_graph
 from tensorpost.onnx.model_reader import read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InvalidFrame, TensorMismatch
+from tensorpost.values.problems import InvalidFrame, InvalidParameter, TensorMismatch
 
 from ..settings import Settings
 from .encoded_bodies import Picture
 from .media_types import Pixels
+from .picture_inputs import Inputs, as_declared, channel_violations, explain
 
 MOST_HEADER_BYTES = 8 * 1024
 """Most bytes of a part's header fields."""
@@ -121,6 +122,10 @@ class Multipart:
         for view, part in zip(memory, self.parts[first:], strict=False):
             part.decode_into([view])
 
+    def declared(self, inputs: Inputs) -> Multipart:
+        """The same, whose pictures have the axes that their inputs have."""
+        return replace(self, parts=[as_declared(part, inputs) for part in self.parts])
+
     def small_values(self) -> dict[str, NDArray[Any]]:
         """The elements of npy files of few elements, by name."""
         found: dict[str, NDArray[Any]] = {}
@@ -158,12 +163,21 @@ class ModelTensors:
             raise TensorMismatch(
                 "the model is missing: send its file as the part model, as curl -F model=@model.onnx -F x=@x.npy does"
             )
+        model = read_model(body.texts["model"])
+        inputs = {tensor.name: tensor for tensor in model.inputs}
+        body = body.declared(inputs)
+        for violation in channel_violations(body.parts, inputs, "model"):
+            raise InvalidParameter(violation.message)
         sent: dict[str, Layout] = {}
         for name, row, shape in body.tensors:
             if not row.item_size:
                 raise TensorMismatch(f"tensor {name!r} holds strings, which models do not compute here")
             sent[name] = Layout.row_major(row, shape)
-        graph = model_graph(read_model(body.texts["model"]), sent, outputs, body.small_values())
+        try:
+            graph = model_graph(model, sent, outputs, body.small_values())
+        except InvalidParameter as error:
+            explain(error, body.parts, inputs, in_parts=True)
+            raise
         tensors = [
             (graph.inputs[name], row, shape) for name, row, shape in body.tensors if name in graph.inputs
         ]  # fmt: skip

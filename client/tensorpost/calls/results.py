@@ -198,6 +198,8 @@ class StoredGraph:
         digest: `sha256:` and the SHA-256 of what was stored.
         size_in_bytes: the memory that it takes on the server.
         idle_seconds: seconds since its last call, at the time when the server was asked.
+        input_sizes: the sizes that each of its inputs declares: numbers, names, and None for any; None if it declares
+            none.
     """
 
     name: str
@@ -208,6 +210,7 @@ class StoredGraph:
     size_in_bytes: int
     idle_seconds: float
     _run: Callable[..., Any] = field(repr=False, compare=False)
+    input_sizes: tuple[tuple[int | str | None, ...] | None, ...] = field(default=(), repr=False)
 
     def __call__(
         self, inputs: Any, *, backend: str | None = None, device: int | None = None, rows: slice | None = None,
@@ -234,5 +237,9 @@ class StoredGraph:
         inputs, outputs = (tuple([str(each["name"]) for each in said[key]]) for key in ("inputs", "outputs"))
         return cls(
             str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
-            float(said["idle_seconds"]), run,
+            float(said["idle_seconds"]), run, tuple([_sizes(each.get("sizes")) for each in said["inputs"]]),
         )  # fmt: skip
+
+
+def _sizes(said: object) -> tuple[int | str | None, ...] | None:
+    return tuple(cast("list[int | str | None]", said)) if isinstance(said, list) else None

@@ -33,6 +33,7 @@ from .terminal import keeping, print_table, progress_bar, size_text
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
     from numpy.typing import NDArray
 
+    from ..bodies.picture_inputs import DeclaredSizes
     from ..client import Client
     from ..descriptors.feature_levels import FeatureLevel
     from ..values.graph import Graph, Ref
@@ -306,10 +307,18 @@ def named_files(texts: Sequence[str], example: str) -> list[tuple[str, str]]:
     return found
 
 
+def declared_array(name: str, source: Source, sizes: DeclaredSizes, what: str) -> NDArray[Any]:
+    """What a file holds; a picture gets a batch and channels where its input has them.
+
+    Raises:
+        InvalidDescriptor: a picture has another number of channels.
+    """
+    from ..bodies.picture_inputs import declared_picture
+
+    return declared_picture(name, source.array, sizes, what) if source.is_picture else source.array
+
+
 def _array(document: Mapping[str, Any], name: str, source: Source) -> NDArray[Any]:
-    """What a file holds; a picture where the graph declares a batch is a batch of one."""
-    sizes: object = document
-    for key in ("inputs", name, "sizes"):
-        sizes = cast("Mapping[str, object]", sizes).get(key) if isinstance(sizes, Mapping) else None
-    is_batch = isinstance(sizes, list) and len(cast("list[object]", sizes)) == source.array.ndim + 1
-    return source.array[None] if source.is_picture and is_batch else source.array
+    from ..graphs.graph_document import declared_sizes  # operators load when they are named
+
+    return declared_array(name, source, declared_sizes(document).get(name), "graph")

@@ -28,6 +28,7 @@ from tensorpost.values.problems import (
 from tensorpost.values.sentences import named
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..picture_inputs import Inputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
@@ -76,6 +77,10 @@ class DirectmlParser:
 
     def has_input(self, name: str) -> bool:
         return is_input(self.inputs, name)
+
+    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+        """See `CallParser.declared`: nothing."""
+        return {}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

@@ -12,7 +12,9 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..picture_inputs import Inputs
 from .call_parser import CallInput, layouts_of, read_document, read_query, refuse_unknown, take_options
+from .graph_sources import declared_inputs
 
 GRAPHS_PATH = "/v1/graphs"
 MODELS_PATH = "/v1/onnx"
@@ -71,6 +73,11 @@ class GraphParser:
 
     def has_input(self, name: str) -> bool:
         return not self.of_model and name not in ("graph", *_OPTIONS)
+
+    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+        """See `CallParser.declared`; the graph is in the body or in the query."""
+        graph = self._document if document is None else document
+        return {} if graph is None else {tensor.name: tensor for tensor in declared_inputs(graph)}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
