@@ -53,7 +53,7 @@ TextFile = Annotated[
 ]
 
 
-@graph.command(epilog="Example: tensorpost graph run pipeline.json photo=cat.png -o small=small.png")
+@graph.command(epilog="Example: tensorpost graph run examples/pipeline.json photo=cat.png -o image=image.npy")
 def run(
     document: GraphFile,
     inputs: Annotated[
@@ -90,7 +90,7 @@ def run(
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         arrays |= {name: cast("Any", held_named(client, path)) for name, path in sent if path.startswith("@")}
-        targets = dict(named_files(output, "small=small.png"))
+        targets = dict(named_files(output, "image=image.npy"))
         run_to_files(client, graph_of, arrays, targets, options, quiet=quiet, rows=chosen)
 
 
@@ -167,7 +167,7 @@ def run_to_files(
                     file.write(encode_image(pixels, formats[name]))
 
 
-@graph.command(epilog="Example: tensorpost graph check pipeline.json photo=cat.png")
+@graph.command(epilog="Example: tensorpost graph check examples/pipeline.json photo=cat.png")
 def check(
     document: GraphFile,
     inputs: SizesOf = None,
@@ -204,7 +204,7 @@ def print_nodes(read: Graph) -> None:
     print_table(("node", "operator", "type", "sizes", "bytes", "by"), rows)
 
 
-@graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
+@graph.command(epilog="Example: tensorpost graph show examples/pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Show the inputs and outputs of each node of a graph; with -o as an SVG picture."""
     show_graph(_read(document, inputs), output)
@@ -235,7 +235,7 @@ def show_graph(read: Graph, output: str | None) -> None:
     print_table(("what", "name", "reads", "makes"), rows)
 
 
-@graph.command("to-dml", epilog="Example: tensorpost graph to-dml pipeline.json photo=cat.png -o dml.json")
+@graph.command("to-dml", epilog="Example: tensorpost graph to-dml examples/pipeline.json photo=cat.png -o dml.json")
 def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Print a graph as DirectML's structs, DML_GRAPH_DESC, as JSON."""
     from ..graphs.graph_wordings import dml_graph_of  # operators load when they are named
@@ -243,7 +243,7 @@ def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = No
     _write_json(dml_graph_of(_read(document, inputs)), output)
 
 
-@graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o pipeline.json")
+@graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o graph.json")
 def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
     """Print a graph of DirectML's structs as a document with names."""
     from ..graphs.graph_wordings import document_of  # operators load when they are named

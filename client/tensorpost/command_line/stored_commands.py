@@ -28,7 +28,7 @@ from .terminal import print_table, size_text
 StoredName = Annotated[str, typer.Argument(metavar="NAME", help="The stored graph's name on the server.")]
 
 
-@graph.command(epilog="Example: tensorpost graph store pipeline.json --name small")
+@graph.command(epilog="Example: tensorpost graph store examples/pipeline.json --name small")
 def store(
     document: Annotated[
         str, typer.Argument(metavar="FILE", help="The graph, a JSON file; or an ONNX model, a file that ends in .onnx.")
@@ -69,7 +69,7 @@ def store(
                f"{size_text(stored.size_in_bytes)} on the server")  # fmt: skip
 
 
-@graph.command(epilog="Example: tensorpost graph call small photo=cat.png -o small=small.png")
+@graph.command(epilog="Example: tensorpost graph call small photo=cat.png -o image=image.npy")
 def call(
     name: StoredName,
     inputs: Annotated[
@@ -101,7 +101,7 @@ def call(
     from ..values.datatypes import data_type
     from .files import ZARR, check_destination, check_picture, destination, format_of, picture_shape
 
-    targets, chosen = dict(named_files(output, "small=small.png")), rows_of(rows)
+    targets, chosen = dict(named_files(output, "image=image.npy")), rows_of(rows)
     formats = {each: format_of(path) or "npy" for each, path in targets.items()}
     if ZARR in formats.values():
         raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")
