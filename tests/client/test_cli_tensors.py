@@ -85,3 +85,17 @@ def test_commands_take_a_held_tensor_in_place_of_a_file(url: str, folder: Path) 
     ):
         refused = invoke("onnx", "Neg", wrong, "-o", "y.npy", "--url", url, cwd=folder)
         assert (refused.returncode, words in refused.stderr) == (1, True)
+
+
+def test_a_model_takes_held_tensors_in_place_of_files(url: str, folder: Path) -> None:
+    parser = pytest.importorskip("onnx.parser", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        m (float[n, k] x, float[n, j] w) => (float[n, k] y) { y = Mul(x, w) }"""
+    (folder / "model.onnx").write_bytes(parser.parse_model(text).SerializeToString())
+    done(url, folder, "tensor", "put", "a.npy", "rows", "--replace")
+    done(url, folder, "model", "run", "model.onnx", "x=@rows", "w=a.npy", "-o", "y=y.npy")
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), A * A)
+    done(url, folder, "model", "run", "model.onnx", "x=@rows", "w=@rows[:,:1]", "-o", "y=y.npy")
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), A * A[:, :1])
+    refused = invoke("model", "run", "model.onnx", "x=@none", "w=a.npy", "-o", "y=y.npy", "--url", url, cwd=folder)
+    assert (refused.returncode, "no held tensor" in refused.stderr) == (1, True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.images import EncodedImage
@@ -17,6 +18,7 @@ from ..values.datatypes import data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter
 from .graph_calls import GraphInputs, InputValue, read_declared
+from .held_tensors import HeldTensor
 
 MOST_VALUES = 64
 """Elements of a tensor that may decide sizes, as the shape of Reshape does."""
@@ -88,10 +90,35 @@ def model_call(
     read = load_model(model)
     sizes = {tensor.name: tensor.sizes for tensor in read.inputs}
     arrays = {name: _array(name, value, sizes.get(name)) for name, value in _by_name(read, inputs).items()}
-    small = {name: array for name, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES}
+    small = _Elements({n: array for n, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES})
     graph = graph_for(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, small)
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
     return ModelCall(graph.document, {**sent, **graph.weights})
+
+
+class _Elements(Mapping[str, NDArray[Any]]):
+    """The elements of small inputs; those of held tensors travel here if they decide a size."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any] | HeldTensor]) -> None:
+        self._arrays = {**arrays}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._arrays[name]
+        if isinstance(array, HeldTensor):
+            try:
+                array = self._arrays[name] = np.asarray(array)
+            except TypeError:
+                raise InvalidParameter(
+                    f"the elements of {name!r} may decide a size of the model, so they are needed here, and an AsyncClient "
+                    "holds them; pass await held.get() in its place"
+                ) from None
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 def graph_for(

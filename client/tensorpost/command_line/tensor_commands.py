@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help 
 
 tensor = typer.Typer(
     name="tensor",
-    help="Tensors that a server holds; run, onnx and graph run take @NAME as a file.",
+    help="Tensors that a server holds; run, onnx, graph run and model run take @NAME as a file.",
     no_args_is_help=True,
 )
 
