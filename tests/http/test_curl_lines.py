@@ -73,9 +73,13 @@ def test_a_tensor_with_strides_is_sent_as_its_buffer(tmp_path: Path):
 
 @needs_curl
 def test_a_tensor_is_held_read_and_deleted(tmp_path: Path):
+    onnx = pytest.importorskip("onnx", reason="models for this test are made by the package onnx")
     mask = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.save(tmp_path / "mask.npy", mask)
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[n, k] x) => (float[n, k] y) { y = Neg(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
 
     run_lines("tensors.md", tmp_path)
 
     assert np.load(tmp_path / "tiled.npy").tolist() == np.tile(mask[:1], (2, 2)).tolist()
+    assert np.load(tmp_path / "y.npy").tolist() == (-mask).tolist()

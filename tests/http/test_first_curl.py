@@ -241,3 +241,70 @@ def test_a_model_of_another_size_names_the_command_that_makes_its_input(
         assert done.returncode == 0, done.stderr
         for again in model_calls(folder, url, "x.npy"):
             np.testing.assert_array_equal(npy_array(again.body), -np.load(folder / "x.npy"))
+
+
+# ---- held tensors as inputs of models --------------------------------------------------------------------------------
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+PRODUCT = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n, k] x, float[n, j] w) => (float[n, k] y, float[n, k] minus) { y = Mul(x, w) minus = Neg(x) }"""
+RESHAPE = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n, k] x, int64[r] shape) => (float[a, b] y) { y = Reshape(x, shape) }"""
+
+
+@pytest.fixture
+def held(url: str, folder: Path) -> Path:
+    """A folder with the model of a product and a file of its input, which the server holds as well."""
+    parser = pytest.importorskip("onnx", reason="models for this test are made by the package onnx").parser
+    (folder / "model.onnx").write_bytes(parser.parse_model(PRODUCT).SerializeToString())
+    (folder / "reshape.onnx").write_bytes(parser.parse_model(RESHAPE).SerializeToString())
+    np.save(folder / "x.npy", X)
+    np.save(folder / "shape.npy", np.array([3, 2]))
+    for name in ("x", "shape"):
+        sent = ("-T", f"{name}.npy", "-H", "content-type: application/x-npy")
+        assert curl(folder, url, f"/v1/tensors/held-{name}?replace=true", *sent).status in (200, 201)
+    return folder
+
+
+def test_inputs_of_a_model_in_the_body_may_be_held(url: str, held: Path):
+    sent = ("-g", "-F", "model=@model.onnx")
+    answer = curl(held, url, "/v1/onnx?outputs=y&x=@held-x&w=@held-x[:,1:2]", *sent)
+    np.testing.assert_array_equal(npy_array(answer.body), X * X[:, 1:2], strict=True)
+    answer = curl(held, url, "/v1/onnx?outputs=y&x=@held-x", *sent, "-F", "w=@x.npy")
+    np.testing.assert_array_equal(npy_array(answer.body), X * X, strict=True)
+    answer = curl(held, url, "/v1/onnx?outputs=minus&x=@held-x&w=@held-x", *sent)  # which needs no w
+    np.testing.assert_array_equal(npy_array(answer.body), -X, strict=True)
+    answer = curl(held, url, "/v1/onnx?x=@held-x&shape=@held-shape", "-F", "model=@reshape.onnx")
+    np.testing.assert_array_equal(npy_array(answer.body), X.reshape(3, 2), strict=True)
+    answer = curl(held, url, "/v1/onnx?outputs=y&x=@held-x&w=@held-x&keep=product&replace=true", *sent)
+    assert answer.status == 200, answer.body
+    answer = curl(held, url, "/v1/tensors/product")
+    np.testing.assert_array_equal(npy_array(answer.body), X * X, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("X=@held-x&w=@held-x", 400, "the model has no input 'X'; did you mean 'x'?; its inputs: x, w"),
+        ("input=@held-x&w=@held-x", 400, "the model has no input 'input'; its inputs: x, w"),
+        ("x=@held-x", 400, "the model's input 'w' is missing"),
+        ("x=@held-x&w=@none", 404, "'none'"),
+        ("x=@held-x&w=@held-shape", 400, "int64 of shape [2] was sent"),
+    ],
+)
+def test_a_held_input_that_a_model_has_not_is_refused_with_those_that_it_has(
+    url: str, held: Path, query: str, status: int, said: str
+):
+    answer = curl(held, url, f"/v1/onnx?{query}", "-F", "model=@model.onnx")
+    assert (answer.status, said in answer.detail) == (status, True), answer.detail
+
+
+def test_a_held_input_that_is_in_the_body_too_is_refused(url: str, held: Path):
+    answer = curl(held, url, "/v1/onnx?x=@held-x&w=@held-x", "-F", "model=@model.onnx", "-F", "x=@x.npy")
+    assert (answer.status, answer.detail) == (400, "the input 'x' is in the body, and refers to a held tensor as well")
+
+
+def test_a_held_input_that_a_stored_graph_has_not_is_refused_with_those_that_it_has(url: str, held: Path):
+    curl(held, url, "/v1/graphs/product", "-T", "model.onnx")
+    answer = curl(held, url, "/v1/graphs/product?X=@held-x&w=@held-x", "-X", "POST")
+    assert (answer.status, "takes the tensors 'x', 'w'" in answer.detail) == (400, True), answer.detail

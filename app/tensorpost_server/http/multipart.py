@@ -130,9 +130,9 @@ class Multipart:
         """The elements of npy files of few elements, by name."""
         found: dict[str, NDArray[Any]] = {}
         for part in self.parts:
-            if isinstance(part, _NpyPart) and len(part.head.shape) <= 1:
+            if isinstance(part, _NpyPart):
                 layout = Layout.row_major(part.head.data_type, part.head.shape)
-                if layout.data_type.item_size and layout.size_in_bytes <= MOST_VALUES * layout.data_type.item_size:
+                if _is_small(layout):
                     found[part.name] = layout.view(part.elements)
         return found
 
@@ -152,11 +152,19 @@ class ModelTensors:
     tensors: Sequence[tuple[str, DataType, tuple[int, ...]]]
 
     @classmethod
-    def read(cls, body: Multipart, outputs: Sequence[str] | None) -> ModelTensors:
+    def read(
+        cls, body: Multipart, outputs: Sequence[str] | None, held: Mapping[str, tuple[Layout, memoryview]]
+    ) -> ModelTensors:
         """Read the part `model`.
+
+        Args:
+            body: the body.
+            outputs: names of the outputs that are wanted; None for all.
+            held: inputs that are not in the body, by name: what the tensor is, and its bytes.
 
         Raises:
             TensorMismatch: there is none, or a tensor is of strings.
+            InvalidParameter: an input is in the body and held.
             InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_graph`.
         """
         if "model" not in body.texts:
@@ -168,13 +176,18 @@ class ModelTensors:
         body = body.declared(inputs)
         for violation in channel_violations(body.parts, inputs, "model"):
             raise InvalidParameter(violation.message)
-        sent: dict[str, Layout] = {}
+        sent = {name: layout for name, (layout, _) in held.items()}
         for name, row, shape in body.tensors:
             if not row.item_size:
                 raise TensorMismatch(f"tensor {name!r} holds strings, which models do not compute here")
+            if name in held:
+                raise InvalidParameter(f"the input {name!r} is in the body, and refers to a held tensor as well")
             sent[name] = Layout.row_major(row, shape)
+        small = body.small_values() | {
+            name: layout.view(data) for name, (layout, data) in held.items() if _is_small(layout)
+        }
         try:
-            graph = model_graph(model, sent, outputs, body.small_values())
+            graph = model_graph(model, sent, outputs, small)
         except InvalidParameter as error:
             explain(error, body.parts, inputs, in_parts=True)
             raise
@@ -197,6 +210,11 @@ class ModelTensors:
             else:
                 array = np.ascontiguousarray(weights[place - len(parts)])
                 view[:] = array.reshape(-1).view(np.uint8).data
+
+
+def _is_small(layout: Layout) -> bool:
+    size = layout.data_type.item_size
+    return len(layout.sizes) <= 1 and size > 0 and layout.size_in_bytes <= MOST_VALUES * size
 
 
 def _split(content: bytes, boundary: bytes) -> Sequence[tuple[str, str, int, int]]:

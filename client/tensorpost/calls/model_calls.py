@@ -109,8 +109,8 @@ class _Elements(Mapping[str, NDArray[Any]]):
                 array = self._arrays[name] = np.asarray(array)
             except TypeError:
                 raise InvalidParameter(
-                    f"the elements of {name!r} may decide a size of the model, so they are needed here, and an AsyncClient "
-                    "holds them; pass await held.get() in its place"
+                    f"the elements of {name!r} may decide a size of the model, so they are needed here, and an "
+                    "AsyncClient holds them; pass await held.get() in its place"
                 ) from None
         return array
 

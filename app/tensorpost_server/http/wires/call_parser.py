@@ -69,7 +69,10 @@ class CallParser(Protocol):
         ...
 
     def has_input(self, name: str) -> bool:
-        """Whether a parameter of this name may be an input, which is then a held tensor."""
+        """Whether a parameter of this name that refers to a held tensor is an input.
+
+        True too if it is neither an input nor anything else: whatever parses the call then names the inputs that exist.
+        """
         ...
 
     def declared(self, document: Mapping[str, Any] | None) -> Inputs:

@@ -328,7 +328,10 @@ class OperatorWire:
         texts = ["model"] if of_model else [parser.document_name]
         parts = await threads.run(True, Multipart.read, content, format_.boundary, texts, format_.read, settings)
         if of_model:
-            found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query))
+            held = {each.name: (each.layout, each.data) for each in self._held}
+            found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query), held)
+            names = found.graph.inputs  # without inputs that the wanted outputs do not need
+            self._held = [replace(each, name=names[each.name]) for each in self._held if each.name in names]
             return await self._call_of_parts(context, format_, found, found.graph.document)
         text = parts.texts.get(parser.document_name)
         document = read_document(None if text is None else _utf8(text), parser.document_name)

@@ -14,10 +14,11 @@ from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from ..picture_inputs import Inputs
-from .call_parser import CallInput, is_input, layouts_of, match_names, refuse_unknown, take_options
+from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
+_PARAMETERS = ("outputs", *_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class StoredParser:
         self.of_model = self._source.kind == "onnx"
 
     def has_input(self, name: str) -> bool:
-        return is_input(self.inputs, name)
+        return name not in _PARAMETERS
 
     def declared(self, document: Mapping[str, Any] | None) -> Inputs:
         """See `CallParser.declared`."""
@@ -67,7 +68,7 @@ class StoredParser:
             InvalidDescriptor, UnknownOperator: the graph breaks rules for these tensors.
             TensorMismatch: a tensor that the graph has not, a missing one, or one of strings.
         """
-        refuse_unknown(parameters, ["outputs", *_OPTIONS])
+        refuse_unknown(parameters, _PARAMETERS)
         options = take_options({**parameters}, _OPTIONS)
         if document is not None:
             raise InvalidParameter(
