@@ -30,9 +30,9 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidFrame, InvalidParameter, TensorMismatch
 
 from ..settings import Settings
+from .declared_pictures import DeclaredInputs, as_declared, channel_violations, explain
 from .encoded_bodies import Picture
 from .media_types import Pixels
-from .picture_inputs import Inputs, as_declared, channel_violations, explain
 
 MOST_HEADER_BYTES = 8 * 1024
 """Most bytes of a part's header fields."""
@@ -122,7 +122,7 @@ class Multipart:
         for view, part in zip(memory, self.parts[first:], strict=False):
             part.decode_into([view])
 
-    def declared(self, inputs: Inputs) -> Multipart:
+    def declared(self, inputs: DeclaredInputs) -> Multipart:
         """The same, whose pictures have the axes that their inputs have."""
         return replace(self, parts=[as_declared(part, inputs) for part in self.parts])
 

@@ -22,7 +22,7 @@ from tensorpost.values.problems import (
 from tensorpost.values.sentences import references_of
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..picture_inputs import Inputs
+from ..declared_pictures import DeclaredInputs
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -75,7 +75,7 @@ class CallParser(Protocol):
         """
         ...
 
-    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
         """What a graph or a model declares of its inputs; nothing of an operator.
 
         Args:

@@ -28,7 +28,7 @@ from tensorpost.values.problems import (
 from tensorpost.values.sentences import named
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..picture_inputs import Inputs
+from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
@@ -78,7 +78,7 @@ class DirectmlParser:
     def has_input(self, name: str) -> bool:
         return is_input(self.inputs, name)
 
-    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
         """See `CallParser.declared`: nothing."""
         return {}
 

@@ -12,7 +12,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..picture_inputs import Inputs
+from ..declared_pictures import DeclaredInputs
 from .call_parser import CallInput, layouts_of, read_document, read_query, refuse_unknown, take_options
 from .graph_sources import declared_inputs
 
@@ -75,7 +75,7 @@ class GraphParser:
     def has_input(self, name: str) -> bool:
         return name not in self._parameters
 
-    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
         """See `CallParser.declared`; the graph is in the body or in the query."""
         graph = self._document if document is None else document
         return {} if graph is None else {tensor.name: tensor for tensor in declared_inputs(graph)}

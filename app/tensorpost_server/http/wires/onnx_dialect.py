@@ -13,7 +13,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..picture_inputs import Inputs
+from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
@@ -51,7 +51,7 @@ class OnnxParser:
     def has_input(self, name: str) -> bool:
         return name in self.value_names or is_input(self.inputs, name)
 
-    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
         """See `CallParser.declared`: nothing."""
         return {}
 

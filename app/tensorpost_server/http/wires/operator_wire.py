@@ -32,10 +32,10 @@ from tensorpost.values.problems import (
 from ..background_threads import CallerThreads
 from ..calls.byte_strings import read_strings
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
+from ..declared_pictures import DeclaredInputs, as_declared, channel_violations, explain
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
 from ..multipart import ModelTensors, Multipart
-from ..picture_inputs import Inputs, as_declared, channel_violations, explain
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
     MOST_JSON_CONTAINERS,
@@ -448,7 +448,7 @@ def _announced(encoded: Encoded) -> list[AnnouncedTensor]:
     return [AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors]
 
 
-def _refuse_channels(parser: CallParser, parts: Sequence[object], inputs: Inputs) -> None:
+def _refuse_channels(parser: CallParser, parts: Sequence[object], inputs: DeclaredInputs) -> None:
     """Refuse pictures with other channels than their inputs have."""
     of_model = isinstance(parser, StoredParser) and parser.of_model
     violations = channel_violations(parts, inputs, "model" if of_model else "graph")

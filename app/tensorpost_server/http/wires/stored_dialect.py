@@ -13,7 +13,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from ..picture_inputs import Inputs
+from ..declared_pictures import DeclaredInputs
 from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
@@ -53,7 +53,7 @@ class StoredParser:
     def has_input(self, name: str) -> bool:
         return name not in _PARAMETERS
 
-    def declared(self, document: Mapping[str, Any] | None) -> Inputs:
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
         """See `CallParser.declared`."""
         return {tensor.name: tensor for tensor in self._source.inputs}
 

@@ -17,7 +17,7 @@ _COLOURS = 3
 _WORDS = {"NHWC": "channels last", "NCHW": "channels first", None: "whole numbers", "float32": "float32 from 0 to 1"}
 _PREPARED = ("float32", "float16")  # types that `tensorpost preprocess` writes
 
-Part = TypeVar("Part")
+BodyPart = TypeVar("BodyPart")
 
 
 class DeclaredInput(Protocol):
@@ -31,11 +31,11 @@ class DeclaredInput(Protocol):
     def sizes(self) -> tuple[int | str | None, ...] | None: ...
 
 
-Inputs = Mapping[str, DeclaredInput]
-"""Inputs by name; without entries where nothing is known of them."""
+DeclaredInputs = Mapping[str, DeclaredInput]
+"""DeclaredInputs by name; without entries where nothing is known of them."""
 
 
-def as_declared(part: Part, inputs: Inputs) -> Part:
+def as_declared(part: BodyPart, inputs: DeclaredInputs) -> BodyPart:
     """A picture with the axes that its input has; every other part of a body as it is."""
     declared = inputs.get(part.name) if isinstance(part, Picture) else None
     if declared is None or not isinstance(part, Picture):
@@ -43,7 +43,7 @@ def as_declared(part: Part, inputs: Inputs) -> Part:
     return replace(part, is_batch=is_batch(declared.sizes))
 
 
-def channel_violations(parts: Sequence[object], inputs: Inputs, what: str) -> list[Violation]:
+def channel_violations(parts: Sequence[object], inputs: DeclaredInputs, what: str) -> list[Violation]:
     """What is wrong with the number of the channels of pictures."""
     found: list[Violation] = []
     for part in parts:
@@ -57,7 +57,7 @@ def channel_violations(parts: Sequence[object], inputs: Inputs, what: str) -> li
 
 
 def explain(
-    error: InvalidDescriptor | InvalidParameter, parts: Sequence[object], inputs: Inputs, *, in_parts: bool
+    error: InvalidDescriptor | InvalidParameter, parts: Sequence[object], inputs: DeclaredInputs, *, in_parts: bool
 ) -> None:
     """Say in an error about inputs what a picture among them can be, or how it becomes what is declared.
 
