@@ -262,7 +262,7 @@ def raw(shape: str, dtype: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shape", ["2, 3", "[2,3]"])
-@pytest.mark.parametrize("dtype", ["float32", "F32", "FLOAT32", "<f4"])
+@pytest.mark.parametrize("dtype", ["float32", "F32", "FLOAT32", "<f4", "tensor(float)", "np.float32"])
 def test_raw_bytes_in_and_out(app: AppClient, shape: str, dtype: str):
     x = np.arange(6, dtype="<f4").reshape(2, 3)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from ..bodies.json_tensor import tensor_from_json
 from ..descriptors import NEWEST, FeatureLevel
 from ..onnx.report import Path, did_you_mean
-from ..values.datatypes import DataType, data_type
+from ..values.datatypes import DataType, data_type, type_named
 from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput
 from ..values.layout import Layout
 from ..values.operation import Slot
@@ -452,6 +452,6 @@ class _GraphReader:
 def _type_named(name: object) -> DataType | None:
     """The data type of this name in any system; None if there is none."""
     try:
-        return data_type(name if isinstance(name, str) else "")
+        return type_named(name if isinstance(name, str) else "")
     except KeyError:
         return None

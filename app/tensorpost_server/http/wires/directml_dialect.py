@@ -15,7 +15,7 @@ from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.documents import operator_members
 from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.values.datatypes import DATA_TYPES
+from tensorpost.values.datatypes import DATA_TYPES, directml_word
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import (
     InvalidDescriptor,
@@ -196,7 +196,7 @@ def _describe_outputs(
     What the parameters leave out of a description is that of the first tensor in the body.
     """
     sizes = [_value("output_sizes", entry, array=True) for entry in _several(sent, "output_sizes")]
-    types = [entry.strip() if isinstance(entry, str) else entry for entry in _several(sent, "output_data_type")]
+    types = [directml_word(entry) for entry in _several(sent, "output_data_type")]
     outputs: list[dict[str, Any]] = []
     for index in range(max(len(sizes), len(types))):
         output: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from tensorpost.graphs.graph_document import Weights, declared_sizes, read_graph
 from tensorpost.graphs.model_graph import model_graph, needed_nodes
 from tensorpost.graphs.model_nodes import runtime_operator
 from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
-from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.datatypes import DataType, data_type, type_named
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
@@ -436,7 +436,7 @@ def _members(value: Any) -> Mapping[str, Any]:
 def _type_in(declared: Any) -> DataType | None:
     name = _members(declared).get("data_type")
     try:
-        return data_type(name) if isinstance(name, str) else None
+        return type_named(name) if isinstance(name, str) else None
     except KeyError:
         return None
 
