@@ -157,7 +157,7 @@ class RequestFormat(NamedTuple):
         if request is None:
             request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
-        if accept is None and request not in _DESCRIBED:  # as most calls are
+        if accept in (None, b"*/*") and request not in _DESCRIBED:  # as most calls are
             return cls(request, request, others=_OTHERS[request])
         boundary = boundary_of(content_type or b"") if request is MediaType.MULTIPART else b""
         read, raw = _PLAIN, None
