@@ -171,7 +171,15 @@ def test_the_layout_is_named_where_another_one_fits(app: AppClient):
     assert detail.endswith("the body is uint8 of shape [1, 4, 6, 3]")
     answer = app.post("/v1/operators/depth_to_space?block_size=2", saved(np.zeros((5, 6, 4), np.uint8)), PNG)
     detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
-    assert detail.endswith(f"the body is uint8 of shape [1, 5, 6, 4]: {first}content-type: image/png; layout=NCHW'")
+    as_first = "'input' is a picture, which is channels first, with the Content-Type image/png; layout=NCHW"
+    assert f"the body is uint8 of shape [1, 5, 6, 4]; {as_first} (with curl -H '" in detail
+    answer = app.post("/v1/operators/element_wise_sqrt", picture, PNG)
+    detail = assert_problem(answer, 422, "unsupported-at-feature-level")["detail"]
+    floats = "image/png; layout=NHWC; dtype=float32"
+    assert detail.endswith(
+        f"which is float32 from 0 to 1, with the Content-Type {floats} (with curl -H 'content-type: {floats}')"
+    )
+    assert app.post("/v1/operators/element_wise_sqrt", picture, {"content-type": floats}).status_code == 200
 
 
 @pytest.mark.parametrize("accept", [{}, {"accept": "*/*"}, {"accept": "image/png, */*;q=0.1"}])

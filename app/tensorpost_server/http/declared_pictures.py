@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tensorpost.bodies.picture_inputs import is_batch, wrong_channels
@@ -76,16 +77,24 @@ def explain(
         else:
             is_wrong = f"input {part.name!r}" in error.detail
         if is_wrong:
-            error.detail += _other_media_type(part, declared, in_parts=in_parts) or _preparation(part, declared)
+            error.detail += other_media_type(part, partial(_fits, declared), in_parts=in_parts) or _preparation(
+                part, declared
+            )
 
 
-def _other_media_type(picture: Picture, declared: DeclaredInput, *, in_parts: bool) -> str:
-    """The Content-Type with which a picture fits; empty if there is none."""
+def other_media_type(picture: Picture, fits: Callable[[Picture], bool], *, in_parts: bool) -> str:
+    """The Content-Type with which a picture fits, as the rest of a message; empty if there is none.
+
+    Args:
+        picture: does not fit.
+        fits: whether a picture does.
+        in_parts: whether the picture is a part of the body; else it is the body.
+    """
     layout, dtype = picture.pixels
     turned = "NCHW" if layout == "NHWC" else "NHWC"
     scaled = "float32" if dtype is None else None
     for other in (Pixels(layout, scaled), Pixels(turned, dtype), Pixels(turned, scaled)):
-        if not _fits(replace(picture, pixels=other), declared):
+        if not fits(replace(picture, pixels=other)):
             continue
         media_type = other.media_type(f"image/{picture.image.format.lower()}")
         changed = [_WORDS[new] for new, old in ((other.dtype, dtype), (other.layout, layout)) if new != old]
@@ -121,7 +130,7 @@ def _preparation(picture: Picture, declared: DeclaredInput) -> str:
     )
 
 
-def _fits(picture: Picture, declared: DeclaredInput) -> bool:
+def _fits(declared: DeclaredInput, picture: Picture) -> bool:
     ((_, row, shape),) = picture.tensors
     if declared.data_type not in (None, row) or declared.sizes is None or len(declared.sizes) != len(shape):
         return False

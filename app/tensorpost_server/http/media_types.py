@@ -84,12 +84,12 @@ class Pixels(NamedTuple):
                 )
         return cls(layout, dtype)
 
-    def axes(self, media_type: str, field: str) -> str:
-        """What the axes of a picture's tensor are and how to choose the others in a header field, for messages."""
+    def axes(self, media_type: str) -> str:
+        """What the axes of a picture in an answer are and how Accept chooses the others, for messages."""
         is_last = self.layout == "NHWC"
         axes, order = ("height, width, channels", "first") if is_last else ("channels, height, width", "last")
         other = self._replace(layout="NCHW" if is_last else "NHWC")
-        return f"a picture is 1, {axes} here; for channels {order} write -H '{field}: {other.media_type(media_type)}'"
+        return f"a picture is 1, {axes} here; for channels {order} write -H 'accept: {other.media_type(media_type)}'"
 
     def media_type(self, name: str) -> str:
         """A picture's media type with these parameters, as in `image/png; layout=NCHW`."""

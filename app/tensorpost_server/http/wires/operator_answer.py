@@ -285,7 +285,7 @@ def _no_picture(format_: RequestFormat, graph: Graph) -> str | None:
     advice = ""
     turned = _picture_shape(sizes, "NHWC" if layout == "NCHW" else "NCHW")
     if turned not in (None, shape) and unwritable(stored, turned, media_type.name) is None:
-        advice = f"; {format_.written.axes(media_type.value, 'accept')}"
+        advice = f"; {format_.written.axes(media_type.value)}"
     if shape is None or (row.dtype.kind == "f" and not is_scaled):
         also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
         return (

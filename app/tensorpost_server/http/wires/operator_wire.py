@@ -32,7 +32,7 @@ from tensorpost.values.problems import (
 from ..background_threads import CallerThreads
 from ..calls.byte_strings import read_strings
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
-from ..declared_pictures import DeclaredInputs, as_declared, channel_violations, explain
+from ..declared_pictures import DeclaredInputs, as_declared, channel_violations, explain, other_media_type
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
 from ..multipart import ModelTensors, Multipart
@@ -459,15 +459,18 @@ def _refuse_channels(parser: CallParser, parts: Sequence[object], inputs: Declar
 
 
 def _about_body(picture: Picture, parse: Callable[[Encoded], Call]) -> str:
-    """What a picture is that an operator refuses, and its other layout if the operator takes that."""
+    """What a picture is that an operator refuses, and the Content-Type with which the operator takes it."""
+
+    def is_taken(other: Picture) -> bool:
+        try:
+            parse(other)
+        except TensorpostError:
+            return False
+        return True
+
     ((_, row, shape),) = picture.tensors
     said = f"; the body is {row.numpy_name} of shape {list(shape)}"
-    other = "NCHW" if picture.pixels.layout == "NHWC" else "NHWC"
-    try:
-        parse(replace(picture, pixels=picture.pixels._replace(layout=other)))
-    except TensorpostError:
-        return said
-    return f"{said}: {picture.pixels.axes(f'image/{picture.image.format.lower()}', 'content-type')}"
+    return said + other_media_type(picture, is_taken, in_parts=False)
 
 
 def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
