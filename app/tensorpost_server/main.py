@@ -65,7 +65,7 @@ from .shared.process_group import ProcessGroup
 _DESCRIPTION = """\
 POST a DirectML operator descriptor or an ONNX node, and a tensor's bytes; the result comes back as raw bytes.
 
-    curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
+    curl --fail-with-body 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
 """
 

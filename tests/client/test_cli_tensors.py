@@ -85,3 +85,72 @@ def test_commands_take_a_held_tensor_in_place_of_a_file(url: str, folder: Path) 
     ):
         refused = invoke("onnx", "Neg", wrong, "-o", "y.npy", "--url", url, cwd=folder)
         assert (refused.returncode, words in refused.stderr) == (1, True)
+
+
+def test_a_model_takes_held_tensors_in_place_of_files(url: str, folder: Path) -> None:
+    parser = pytest.importorskip("onnx.parser", reason="models for this test are made by the package onnx")
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        m (float[n, k] x, float[n, j] w) => (float[n, k] y) { y = Mul(x, w) }"""
+    (folder / "model.onnx").write_bytes(parser.parse_model(text).SerializeToString())
+    done(url, folder, "tensor", "put", "a.npy", "rows", "--replace")
+    done(url, folder, "model", "run", "model.onnx", "x=@rows", "w=a.npy", "-o", "y=y.npy")
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), A * A)
+    done(url, folder, "model", "run", "model.onnx", "x=@rows", "w=@rows[:,:1]", "-o", "y=y.npy")
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), A * A[:, :1])
+    refused = invoke("model", "run", "model.onnx", "x=@none", "w=a.npy", "-o", "y=y.npy", "--url", url, cwd=folder)
+    assert (refused.returncode, "no held tensor" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("word", ["float32", "FLOAT32", "float", "F32", "FP32", "<f4", "np.float32", "tensor(float)"])
+def test_a_file_of_raw_bytes_is_put(url: str, folder: Path, word: str) -> None:
+    (folder / "a.bin").write_bytes(A.tobytes())
+    put = ("tensor", "put", "a.bin", "raw", "--data-type", word, "--sizes", "2,3", "--replace")
+    assert "raw: float32 of 2x3" in done(url, folder, *put).stdout
+    done(url, folder, "tensor", "get", "raw", "b.npy")
+    np.testing.assert_array_equal(np.load(folder / "b.npy"), A, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ((), 1, "of raw bytes say what they are: --data-type float32 --sizes 2,3"),
+        (("--data-type", "float32"), 1, "give their --sizes too"),
+        (("--sizes", "2,3"), 1, "give their --data-type too"),
+        (("--data-type", "float33", "--sizes", "2,3"), 2, "'float33' is not a data type; there are float32, float16,"),
+        (("--data-type", "str", "--sizes", "2,3"), 2, "texts have no fixed number of bytes"),
+        (("--data-type", "float64", "--sizes", "2,3"), 1, "a.bin has 24 bytes, and float64 of sizes 2,3 has 48"),
+        (("--data-type", "float32", "--sizes", "2,x"), 2, "'2,x' is not a list of whole numbers"),
+    ],
+)
+def test_raw_bytes_that_are_not_described(
+    url: str, folder: Path, options: tuple[str, ...], status: int, said: str
+) -> None:
+    (folder / "a.bin").write_bytes(A.tobytes())
+    refused = invoke("tensor", "put", "a.bin", "raw", *options, "--url", url, cwd=folder)
+    assert (refused.returncode, said in " ".join(refused.stderr.split())) == (status, True), refused.stderr
+
+
+@pytest.mark.parametrize(
+    "word", ["FLOAT16", "float16", "F16", "half", "DML_TENSOR_DATA_TYPE_FLOAT16", "tensor(float16)"]
+)
+def test_types_in_all_words(url: str, folder: Path, word: str) -> None:
+    expected = A.astype(np.float16)
+    for call in (
+        ("run", "cast", "a.npy", "-s", f"output_data_type={word}"),
+        ("onnx", "Cast", "a.npy", "-s", f"to={word}"),
+    ):
+        done(url, folder, *call, "-o", "y.npy")
+        np.testing.assert_array_equal(np.load(folder / "y.npy"), expected, strict=True)
+
+
+def test_a_type_that_there_is_not_is_refused_with_those_that_there_are(url: str, folder: Path) -> None:
+    call = ("cast", "a.npy", "-s", "output_data_type=float33", "-o", "y.npy", "--url", url)
+    refused = invoke("run", *call, cwd=folder)
+    assert (refused.returncode, "expected UNKNOWN, FLOAT32, FLOAT16, UINT32" in refused.stderr) == (1, True)
+    picture = pytest.importorskip("PIL.Image")
+    picture.fromarray(np.zeros((2, 2, 3), np.uint8)).save(folder / "x.png")
+    preprocess = ("preprocess", "x.png", "-o", "x.npy", "--url", url, "--dtype")
+    assert invoke(*preprocess, "FLOAT16", cwd=folder).returncode == 0
+    assert np.load(folder / "x.npy").dtype == np.float16
+    refused = invoke(*preprocess, "float33", cwd=folder)
+    assert (refused.returncode, "dtype is 'float33'; it must be float32 or float16" in refused.stderr) == (1, True)

@@ -210,6 +210,30 @@ def test_a_model_takes_a_held_tensor(tp: Client) -> None:
     np.testing.assert_array_equal(tp.run_model(model, tp.put(X))["y"], -X)
 
 
+RESHAPE = """<ir_version: 8, opset_import: ["": 17]>
+    m (float[n] x, int64[k] shape) => (float[a, b] y) { y = Reshape(x, shape) }"""
+
+
+def test_a_small_held_tensor_decides_a_size_of_a_model(tp: Client) -> None:
+    model = pytest.importorskip("onnx.parser").parse_model(RESHAPE)
+    x = np.arange(6, dtype=np.float32)
+    found = tp.run_model(model, {"x": tp.put(x), "shape": tp.put(np.array([2, 3]))})
+    np.testing.assert_array_equal(found["y"], x.reshape(2, 3))
+
+
+def test_an_async_client_says_that_it_needs_the_elements(server_url: str) -> None:
+    model = pytest.importorskip("onnx.parser").parse_model(RESHAPE)
+
+    async def call() -> None:
+        async with AsyncClient(server_url) as tp:
+            await tp.run_model(model, {"x": np.ones(6, np.float32), "shape": await tp.put(np.array([2, 3]))})
+
+    with pytest.raises(
+        InvalidParameter, match=r"elements of 'shape' may decide .* pass await held.get\(\) in its place"
+    ):
+        asyncio.run(call())
+
+
 def test_a_notebook_shows_a_handle_and_fetches_nothing(tp: Client) -> None:
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3, 4)), (1, 1, 2))
     result = tp.call(desc, X, keep="tiled")

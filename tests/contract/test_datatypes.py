@@ -1,5 +1,6 @@
 """`tensorpost.datatypes` against the tables of `DirectML.h`, `onnx.proto`, Open Inference and safetensors."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpost.values.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
+from tensorpost.values.datatypes import DATA_TYPES, DataType, TensorDataType, data_type, directml_word, type_named
 
 # DML_TENSOR_DATA_TYPE in DirectML.h: value, name, bits
 DIRECTML = [
@@ -158,3 +159,50 @@ def test_the_table_does_not_depend_on_assertions() -> None:
     code = "from tensorpost.datatypes import data_type; print(data_type('F32').directml)"
     ran = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "FLOAT32"
+
+
+@pytest.mark.parametrize(
+    ("word", "numpy_name"),
+    [
+        *[(word, "float16") for word in (
+            "FLOAT16", "float16", "Float16", "F16", "FP16", "fp16", "f2", "<f2", "half", "np.float16", "numpy.half",
+            "DML_TENSOR_DATA_TYPE_FLOAT16", "tensor(float16)", "TensorProto.FLOAT16", "onnx.TensorProto.FLOAT16",
+            " float16 ", "torch.float16",
+        )],
+        ("FLOAT", "float32"), ("tensor(float)", "float32"), ("single", "float32"), ("f32", "float32"),
+        ("Double", "float64"), ("np.float", "float64"), ("torch.float", "float32"), ("TensorProto.DOUBLE", "float64"),
+        ("tensor(bool)", "bool"), ("Bool", "bool"),
+        ("i8", "int64"), ("I8", "int8"), ("Int8", "int8"), ("u8", "uint64"), ("U8", "uint8"),
+        ("bf16", "bfloat16"), ("BFLOAT16", "bfloat16"), ("FLOAT8E4M3FN", "float8_e4m3fn"), ("tensor(int4)", "int4"),
+    ],
+)  # fmt: skip
+def test_words_that_people_write(word: str, numpy_name: str) -> None:
+    assert type_named(word).numpy_name == numpy_name
+
+
+@pytest.mark.parametrize("name", [name for row in NAMES for name in (row[0], row[1], row[3], row[4]) if name])
+def test_every_name_is_a_word_in_any_case_that_is_no_other_name(name: str) -> None:
+    row = data_type(name)
+    assert type_named(name) is row
+    for word in (name.lower(), name.upper(), name.title(), f"tensor({name})"):
+        with contextlib.suppress(KeyError):
+            assert data_type(word) is type_named(word)  # I8 and i8 are two types
+            continue
+        if word != "f16":
+            assert type_named(word) is row, word
+
+
+@pytest.mark.parametrize(
+    "word", ["", " ", "nope", "f16", "float33", "tensor(", "tensor()", "np.", "\ufb02oat32", "int"]
+)
+def test_a_word_that_is_no_type_is_refused_with_those_that_are(word: str) -> None:
+    with pytest.raises(
+        KeyError, match=r"is not a data type; there are float32, float16, .*as FLOAT32, float, F32 and FP32"
+    ):
+        type_named(word)
+
+
+def test_a_word_becomes_directmls_name() -> None:
+    words = ["tensor(double)", "F16", "int8", "UINT4", "DML_TENSOR_DATA_TYPE_UINT4", "bool", "nope", 3, None]
+    found = ["FLOAT64", "FLOAT16", "INT8", "UINT4", "DML_TENSOR_DATA_TYPE_UINT4", "bool", "nope", 3, None]
+    assert [directml_word(word) for word in words] == found

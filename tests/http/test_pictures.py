@@ -136,6 +136,8 @@ def test_accept_picks_among_pictures_and_tensors(app: AppClient, accept: str, ex
 
 
 def test_what_no_picture_holds_names_what_does(app: AppClient):
+    named = PNG | {"accept": "image/png"}
+
     def refused(content: bytes, headers: Mapping[str, str], query: str = "1,1,1,1") -> str:
         return assert_problem(app.post(f"{TILE}?repeats={query}", content, headers), 406, "not-acceptable")["detail"]
 
@@ -145,20 +147,48 @@ def test_what_no_picture_holds_names_what_does(app: AppClient):
     )
     wide = cv2.imencode(".png", COLOURS.astype(np.uint16))[1].tobytes()
     assert refused(wide, PNG | {"accept": "image/webp"}).endswith("accept image/png or application/x-npy")
-    assert "shape (4, 6, 6)" in refused(saved(COLOURS), PNG, "1,1,1,2")
-    assert "application/x-npy" in refused(saved(COLOURS), PNG, "2,1,1,1")
-    axes = "1, height, width, channels here; for channels first send it with -H 'content-type: image/png; layout=NCHW'"
-    axes = f"a picture is {axes}"
+    assert "shape (4, 6, 6)" in refused(saved(COLOURS), named, "1,1,1,2")
     repeated = "repeats=1,1,2,3 repeats the channels as well, 3 become 9; write repeats=1,2,3,1"
-    assert repeated in refused(saved(COLOURS), PNG, "1,1,2,3")
-    assert refused(saved(COLOURS), PNG, "1,1,2,3").endswith(f"accept application/x-npy; {axes}")
-    assert refused(saved(COLOURS), PNG, "2,1,1,1").endswith(axes)
-    answer = app.post(f"{TILE}?repeats=2,3,1", saved(COLOURS), PNG)
-    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
-    assert detail.endswith(f"the body is uint8 of shape [1, 4, 6, 3]: {axes}")
+    assert refused(saved(COLOURS), named, "1,1,2,3").endswith(f"{repeated}; accept application/x-npy")
+    assert refused(saved(COLOURS), named, "2,1,1,1").endswith("accept application/x-npy for any tensor")
     # The call's own mistake comes before that of Accept.
     answer = app.post(f"{TILE}?repeats=1,0,1,1", saved(COLOURS), PNG | {"accept": "text/html"})
     assert answer.status_code == 422
+
+
+def test_the_layout_is_named_where_another_one_fits(app: AppClient):
+    picture, named = saved(np.zeros((8, 6, 3), np.uint8)), {"accept": "image/png"}
+    first = "a picture is 1, height, width, channels here; for channels first write -H '"
+    answer = app.post("/v1/onnx/Transpose?perm=0,3,1,2", picture, PNG | named)
+    detail = assert_problem(answer, 406, "not-acceptable")["detail"]
+    assert detail.endswith(f"{first}accept: image/png; layout=NCHW'")
+    answer = app.post("/v1/onnx/Transpose?perm=0,2,3,1", picture, {"content-type": "image/png; layout=NCHW"} | named)
+    detail = assert_problem(answer, 406, "not-acceptable")["detail"]
+    assert detail.endswith("for channels last write -H 'accept: image/png; layout=NHWC'")
+
+    answer = app.post(f"{TILE}?repeats=2,3,1", saved(COLOURS), PNG)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    assert detail.endswith("the body is uint8 of shape [1, 4, 6, 3]")
+    answer = app.post("/v1/operators/depth_to_space?block_size=2", saved(np.zeros((5, 6, 4), np.uint8)), PNG)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    as_first = "'input' is a picture, which is channels first, with the Content-Type image/png; layout=NCHW"
+    assert f"the body is uint8 of shape [1, 5, 6, 4]; {as_first} (with curl -H '" in detail
+    answer = app.post("/v1/operators/element_wise_sqrt", picture, PNG)
+    detail = assert_problem(answer, 422, "unsupported-at-feature-level")["detail"]
+    floats = "image/png; layout=NHWC; dtype=float32"
+    assert detail.endswith(
+        f"which is float32 from 0 to 1, with the Content-Type {floats} (with curl -H 'content-type: {floats}')"
+    )
+    assert app.post("/v1/operators/element_wise_sqrt", picture, {"content-type": floats}).status_code == 200
+
+
+@pytest.mark.parametrize("accept", [{}, {"accept": "*/*"}, {"accept": "image/png, */*;q=0.1"}])
+def test_an_output_that_is_no_picture_is_npy_or_a_frame(app: AppClient, accept: Mapping[str, str]):
+    answer = app.post(f"{TILE}?repeats=2,1,1,1", saved(COLOURS), {**PNG, **accept})
+    np.testing.assert_array_equal(npy_array(answer.content), np.stack([COLOURS] * 2), strict=True)
+    answer = app.post("/v1/operators/split?axis=3&output_sizes=1,4,6,1;1,4,6,2", saved(COLOURS), {**PNG, **accept})
+    assert answer.headers["content-type"] == "application/vnd.safetensors"
+    assert app.post(COPY, saved(COLOURS), {**PNG, **accept}).headers["content-type"] == "image/png"
 
 
 def test_a_wrong_media_type_names_the_right_one(app: AppClient):
@@ -240,7 +270,7 @@ def raw(shape: str, dtype: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shape", ["2, 3", "[2,3]"])
-@pytest.mark.parametrize("dtype", ["float32", "F32", "FLOAT32", "<f4"])
+@pytest.mark.parametrize("dtype", ["float32", "F32", "FLOAT32", "<f4", "tensor(float)", "np.float32"])
 def test_raw_bytes_in_and_out(app: AppClient, shape: str, dtype: str):
     x = np.arange(6, dtype="<f4").reshape(2, 3)
 
@@ -351,7 +381,8 @@ def test_npz_that_is_broken_or_too_large(app: AppClient):
 
 
 def test_an_output_that_is_no_picture_names_the_field_that_was_sent(app: AppClient):
-    answer = app.post(f"{TILE}?repeats=1,1,1", npy_bytes(np.zeros((3, 4, 6), np.uint8)), NPY | {"accept": "image/png"})
+    x = npy_bytes(np.zeros((1, 3, 4, 6), np.uint8))
+    answer = app.post(COPY, x, NPY | {"accept": "image/png"})
 
     detail = assert_problem(answer, 406, "not-acceptable")["detail"]
     assert detail.endswith("-H 'accept: image/png; layout=NCHW'")

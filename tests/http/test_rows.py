@@ -200,9 +200,11 @@ def test_forms_that_do_not_stream_have_no_rows(app: AppClient) -> None:
     for accept in ("application/json", "application/x-npz", "image/png"):
         answer = app.post(f"{TILE}&rows=1:2", npy_bytes(np.zeros((1, 1, 5, 7), np.uint8)), {**NPY, "accept": accept})
         assert answer.status_code == 406, answer.text
-    call = {"tensors": {"input": {"dtype": "F32", "shape": [2], "data": [1, 2]}}}
-    answer = app.post("/v1/operators/tile?repeats=2&rows=1:2", json.dumps(call).encode(), JSON)
+    call = json.dumps({"tensors": {"input": {"dtype": "F32", "shape": [2], "data": [1, 2]}}}).encode()
+    path = "/v1/operators/tile?repeats=2&rows=1:2"
+    answer = app.post(path, call, {**JSON, "accept": "application/json"})
     assert "rows are sent as npy" in assert_problem(answer, 406, "not-acceptable")["detail"]
+    assert npy_array(app.post(path, call, JSON).content).tolist() == [2]
 
 
 def test_several_outputs_have_no_rows(app: AppClient) -> None:

@@ -206,11 +206,19 @@ def test_outputs_of_several_types(app: AppClient):
     assert found["output_index"].dtype == np.uint32
 
 
-@pytest.mark.parametrize("headers", [NPY, {**NPY, "accept": "*/*"}, {**FRAME, "accept": NPY["content-type"]}])
-def test_npy_holds_one_output(app: AppClient, headers: Mapping[str, str]):
-    body = npy_bytes(A) if headers["content-type"] == NPY["content-type"] else frame({"input": A})
+@pytest.mark.parametrize("content_type", [NPY, FRAME])
+def test_npy_holds_one_output(app: AppClient, content_type: Mapping[str, str]):
+    body = npy_bytes(A) if content_type == NPY else frame({"input": A})
+    headers = {**content_type, "accept": NPY["content-type"]}
     problem = assert_problem(app.post(SPLIT + "?axis=1&output_sizes=2,1;2,2", body, headers), 406, "not-acceptable")
     assert "SPLIT has the outputs output_0, output_1; accept application/vnd.safetensors" in problem["detail"]
+
+
+@pytest.mark.parametrize("accept", [{}, {"accept": "*/*"}, {"accept": "application/x-npy, application/*;q=0.5"}])
+def test_several_outputs_are_a_frame_where_npy_was_not_asked_for(app: AppClient, accept: Mapping[str, str]):
+    found = arrays(ran(app, SPLIT + "?axis=1&output_sizes=2,1;2,2", npy_bytes(A), {**NPY, **accept}))
+    np.testing.assert_array_equal(found["output_0"], A[:, :1])
+    np.testing.assert_array_equal(found["output_1"], A[:, 1:])
 
 
 def test_one_output_of_an_array_may_be_npy(app: AppClient):

@@ -44,11 +44,12 @@ def _refuse_too_large(size_in_bytes: int, settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A picture as the tensor 1, height, width, channels; or as `pixels` says."""
+    """A picture as the tensor 1, height, width, channels; or as `pixels` says, and without the 1 if it is no batch."""
 
     name: str
     image: EncodedImage
     pixels: Pixels
+    is_batch: bool = True
 
     @classmethod
     def read(cls, content: bytes, media_type: str, name: str, pixels: Pixels, settings: Settings) -> Picture:
@@ -72,8 +73,9 @@ class Picture:
     @property
     def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
         height, width, channels = self.image.shape
-        shape = (1, height, width, channels) if self.pixels.layout == "NHWC" else (1, channels, height, width)
-        return [(self.name, data_type(self.pixels.dtype or f"uint{self.image.depth}"), shape)]
+        shape = (height, width, channels) if self.pixels.layout == "NHWC" else (channels, height, width)
+        row = data_type(self.pixels.dtype or f"uint{self.image.depth}")
+        return [(self.name, row, (1, *shape) if self.is_batch else shape)]
 
     @property
     def working_bytes(self) -> int:
@@ -84,10 +86,10 @@ class Picture:
 
     def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
         ((_, row, shape),) = self.tensors
-        pixels = decode_picture(self.image)[np.newaxis]
+        pixels = decode_picture(self.image)
         if self.pixels.layout == "NCHW":
-            pixels = np.moveaxis(pixels, 3, 1)
-        target = np.frombuffer(memory[0], row.dtype).reshape(shape)
+            pixels = np.moveaxis(pixels, 2, 0)
+        target = np.frombuffer(memory[0], row.dtype).reshape(shape[-3:])
         if row.dtype.kind == "f":
             np.divide(pixels, np.float32((1 << self.image.depth) - 1), out=target, dtype=np.float32)
         else:

@@ -1,13 +1,15 @@
 """Media types of requests and responses: npy, npz, raw bytes, pictures, a frame, or plain JSON.
 
-Content-Type selects the reader. Accept selects the writer; without it, the response has the media type of the request.
+Content-Type selects the reader. Accept selects the writers that may be used, in the caller's order; the first one that
+can hold the outputs writes the response. Without Accept, this is the media type of the request, or else npy, a frame,
+or JSON, the only one of these that holds strings.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.message import Message
 from typing import NamedTuple
 
@@ -82,14 +84,16 @@ class Pixels(NamedTuple):
                 )
         return cls(layout, dtype)
 
-    def axes(self, media_type: str, field: str = "content-type") -> str:
-        """What the axes of a picture's tensor are and how to choose others in a header field, for messages."""
-        if self.layout == "NCHW":
-            return "a picture is 1, channels, height, width with layout=NCHW"
-        return (
-            "a picture is 1, height, width, channels here; for channels first send it with "
-            f"-H '{field}: {media_type}; layout=NCHW'"
-        )
+    def axes(self, media_type: str) -> str:
+        """What the axes of a picture in an answer are and how Accept chooses the others, for messages."""
+        is_last = self.layout == "NHWC"
+        axes, order = ("height, width, channels", "first") if is_last else ("channels, height, width", "last")
+        other = self._replace(layout="NCHW" if is_last else "NHWC")
+        return f"a picture is 1, {axes} here; for channels {order} write -H 'accept: {other.media_type(media_type)}'"
+
+    def media_type(self, name: str) -> str:
+        """A picture's media type with these parameters, as in `image/png; layout=NCHW`."""
+        return f"{name}; layout={self.layout}" + (f"; dtype={self.dtype}" if self.dtype else "")
 
 
 _PLAIN = Pixels()
@@ -101,6 +105,7 @@ class RequestFormat(NamedTuple):
     Attributes:
         read: how the tensor of a picture in the body lies.
         written: how that of a picture in the answer lies.
+        others: media types that the response may have where `response` cannot hold it, each with its `written`.
         raw: the tensor of a raw body; None for other forms.
         boundary: what stands between the parts of a multipart body; empty for other forms.
         unacceptable: why nothing in Accept can be written, if so. What is wrong with the call is said before that.
@@ -113,6 +118,14 @@ class RequestFormat(NamedTuple):
     raw: RawTensor | None = None
     unacceptable: str | None = None
     boundary: bytes = b""
+    others: tuple[tuple[MediaType, Pixels], ...] = ()
+
+    @property
+    def choices(self) -> Iterator[RequestFormat]:
+        """The format with each media type that the response may have, the preferred one first."""
+        yield self
+        for media_type, pixels in self.others:
+            yield self._replace(response=media_type, written=pixels, others=())
 
     @property
     def may_replay(self) -> bool:
@@ -144,8 +157,8 @@ class RequestFormat(NamedTuple):
         if request is None:
             request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
-        if accept is None and request not in _DESCRIBED:  # as most calls are
-            return cls(request, request)
+        if accept in (None, b"*/*") and request not in _DESCRIBED:  # as most calls are
+            return cls(request, request, others=_OTHERS[request])
         boundary = boundary_of(content_type or b"") if request is MediaType.MULTIPART else b""
         read, raw = _PLAIN, None
         if request in IMAGE_TYPES:
@@ -154,16 +167,20 @@ class RequestFormat(NamedTuple):
             raw = RawTensor.from_headers(headers)
         likewise = MediaType.NPY if request is MediaType.MULTIPART else request
         try:
-            response, parameters = (
-                (likewise, []) if accept is None else _response_type(accept.decode("latin-1"), likewise)
-            )
+            ranked = _response_types("*/*" if accept is None else accept.decode("latin-1"), likewise)
         except NotAcceptable as error:
             return cls(request, request, read, read, raw, error.detail)
-        return cls(request, response, read, Pixels.from_parameters(parameters, read), raw, boundary=boundary)
+        (response, written), *others = [(kind, Pixels.from_parameters(each, read)) for kind, each in ranked]
+        return cls(request, response, read, written, raw, boundary=boundary, others=tuple(others))
 
 
 _DESCRIBED = IMAGE_TYPES | {MediaType.RAW, MediaType.MULTIPART}
 """Media types of which header fields say more."""
+
+_FALLBACKS = (MediaType.NPY, MediaType.FRAME, MediaType.JSON)
+"""What a response is written as where nobody named a media type, and that of the request cannot hold it."""
+
+_OTHERS = {request: tuple([(each, _PLAIN) for each in _FALLBACKS if each is not request]) for request in MediaType}
 
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -254,21 +271,26 @@ def _request_type(content_type: bytes | None, only: MediaType | None = None) -> 
     raise UnsupportedMediaType(f"{what}; send {known}{hint}", extra={"accept": known})
 
 
-def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str]]:
-    """The writer for an Accept header (RFC 9110, section 12.5.1), and the parameters of its media type.
+def _response_types(accept: str, request: MediaType) -> list[tuple[MediaType, list[str]]]:
+    """The writers for an Accept header (RFC 9110, section 12.5.1), the best first, each with its parameters.
 
-    A wildcard selects the request's media type, or a PNG for `image/*` and npy for `application/*` where that fits not.
+    A wildcard stands for the request's media type and `_FALLBACKS`; `image/*` for the request's, or else PNG;
+    `application/*` for the request's, or npy if that is a picture, and `_FALLBACKS`.
+
+    Raises:
+        NotAcceptable: there is none.
+        InvalidParameter: a quality is malformed, or there are too many media types.
     """
     if accept == "*/*":
-        return request, []
+        return [(request, []), *[(each, []) for each in _FALLBACKS if each is not request]]
     if (count := accept.count(",") + 1) > _MOST_RANGES:
         raise InvalidParameter(f"Accept names {count:,} media types; at most {_MOST_RANGES} are read")
     is_image = request in IMAGE_TYPES
-    by_range = {
-        **_MEDIA_TYPES,
-        "*/*": request,
-        "application/*": MediaType.NPY if is_image else request,
-        "image/*": request if is_image else MediaType.PNG,
+    by_range: dict[str, tuple[MediaType, ...]] = {
+        **{name: (media_type,) for name, media_type in _MEDIA_TYPES.items()},
+        "*/*": (request, *_FALLBACKS),
+        "application/*": _FALLBACKS if is_image else (request, *_FALLBACKS),
+        "image/*": (request, MediaType.PNG) if is_image else (MediaType.PNG,),
     }
     ranked: list[tuple[float, int, MediaType, list[str]]] = []
     excluded: set[MediaType] = set()
@@ -279,13 +301,16 @@ def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str
         if not re.fullmatch(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", quality):
             raise InvalidParameter(f"Accept has the malformed quality {quality[:40]!r}; send a number from 0 to 1")
         weight = float(quality)
-        media_type = None if name == MediaType.MULTIPART.value else by_range.get(name)
-        if media_type is not None and weight > 0 and _is_here(media_type):
-            ranked.append((-weight, order, media_type, parameters if media_type in IMAGE_TYPES else []))
-        elif media_type is not None and name in _MEDIA_TYPES:
-            excluded.add(media_type)
-    ranked = [entry for entry in ranked if entry[2] not in excluded]
-    if not ranked:
+        for media_type in () if name == MediaType.MULTIPART.value else by_range.get(name, ()):
+            if weight > 0 and _is_here(media_type):
+                ranked.append((-weight, order, media_type, parameters if media_type in IMAGE_TYPES else []))
+            elif name in _MEDIA_TYPES:
+                excluded.add(media_type)
+    ranked.sort(key=lambda entry: entry[:2])
+    found: dict[MediaType, list[str]] = {}
+    for _, _, media_type, parameters in ranked:
+        if media_type not in excluded:
+            found.setdefault(media_type, parameters)
+    if not found:
         raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; accept {_known(written=True)}")
-    _, _, chosen, parameters = min(ranked, key=lambda entry: entry[:2])
-    return chosen, parameters
+    return [*found.items()]

@@ -12,7 +12,7 @@ Source: RFC 7578; RFC 2046, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Any
 
@@ -27,9 +27,10 @@ from tensorpost.graphs.model_graph import ModelGraph, model_graph
 from tensorpost.onnx.model_reader import read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InvalidFrame, TensorMismatch
+from tensorpost.values.problems import InvalidFrame, InvalidParameter, TensorMismatch
 
 from ..settings import Settings
+from .declared_pictures import DeclaredInputs, as_declared, channel_violations, explain
 from .encoded_bodies import Picture
 from .media_types import Pixels
 
@@ -121,13 +122,17 @@ class Multipart:
         for view, part in zip(memory, self.parts[first:], strict=False):
             part.decode_into([view])
 
+    def declared(self, inputs: DeclaredInputs) -> Multipart:
+        """The same, whose pictures have the axes that their inputs have."""
+        return replace(self, parts=[as_declared(part, inputs) for part in self.parts])
+
     def small_values(self) -> dict[str, NDArray[Any]]:
         """The elements of npy files of few elements, by name."""
         found: dict[str, NDArray[Any]] = {}
         for part in self.parts:
-            if isinstance(part, _NpyPart) and len(part.head.shape) <= 1:
+            if isinstance(part, _NpyPart):
                 layout = Layout.row_major(part.head.data_type, part.head.shape)
-                if layout.data_type.item_size and layout.size_in_bytes <= MOST_VALUES * layout.data_type.item_size:
+                if _is_small(layout):
                     found[part.name] = layout.view(part.elements)
         return found
 
@@ -147,23 +152,45 @@ class ModelTensors:
     tensors: Sequence[tuple[str, DataType, tuple[int, ...]]]
 
     @classmethod
-    def read(cls, body: Multipart, outputs: Sequence[str] | None) -> ModelTensors:
+    def read(
+        cls, body: Multipart, outputs: Sequence[str] | None, held: Mapping[str, tuple[Layout, memoryview]]
+    ) -> ModelTensors:
         """Read the part `model`.
+
+        Args:
+            body: the body.
+            outputs: names of the outputs that are wanted; None for all.
+            held: inputs that are not in the body, by name: what the tensor is, and its bytes.
 
         Raises:
             TensorMismatch: there is none, or a tensor is of strings.
+            InvalidParameter: an input is in the body and held.
             InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_graph`.
         """
         if "model" not in body.texts:
             raise TensorMismatch(
                 "the model is missing: send its file as the part model, as curl -F model=@model.onnx -F x=@x.npy does"
             )
-        sent: dict[str, Layout] = {}
+        model = read_model(body.texts["model"])
+        inputs = {tensor.name: tensor for tensor in model.inputs}
+        body = body.declared(inputs)
+        for violation in channel_violations(body.parts, inputs, "model"):
+            raise InvalidParameter(violation.message)
+        sent = {name: layout for name, (layout, _) in held.items()}
         for name, row, shape in body.tensors:
             if not row.item_size:
                 raise TensorMismatch(f"tensor {name!r} holds strings, which models do not compute here")
+            if name in held:
+                raise InvalidParameter(f"the input {name!r} is in the body, and refers to a held tensor as well")
             sent[name] = Layout.row_major(row, shape)
-        graph = model_graph(read_model(body.texts["model"]), sent, outputs, body.small_values())
+        small = body.small_values() | {
+            name: layout.view(data) for name, (layout, data) in held.items() if _is_small(layout)
+        }
+        try:
+            graph = model_graph(model, sent, outputs, small)
+        except InvalidParameter as error:
+            explain(error, body.parts, inputs, in_parts=True)
+            raise
         tensors = [
             (graph.inputs[name], row, shape) for name, row, shape in body.tensors if name in graph.inputs
         ]  # fmt: skip
@@ -183,6 +210,11 @@ class ModelTensors:
             else:
                 array = np.ascontiguousarray(weights[place - len(parts)])
                 view[:] = array.reshape(-1).view(np.uint8).data
+
+
+def _is_small(layout: Layout) -> bool:
+    size = layout.data_type.item_size
+    return len(layout.sizes) <= 1 and size > 0 and layout.size_in_bytes <= MOST_VALUES * size
 
 
 def _split(content: bytes, boundary: bytes) -> Sequence[tuple[str, str, int, int]]:

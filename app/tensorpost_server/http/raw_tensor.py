@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.datatypes import DataType, type_named
 from tensorpost.values.problems import InvalidParameter
 
 SHAPE_FIELD, DTYPE_FIELD = "Tensorpost-Shape", "Tensorpost-Dtype"
@@ -48,7 +48,7 @@ class RawTensor(NamedTuple):
             raise InvalidParameter(f"{SHAPE_FIELD} {text[:60]!r} is not a shape; send sizes as in 1,3,64,64")
         name = dtype.decode("latin-1").strip()
         try:
-            row = data_type(name)
+            row = type_named(name)
         except KeyError as error:
             raise InvalidParameter(f"{DTYPE_FIELD}: {error.args[0]}") from None
         if not row.item_size:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from ..bodies.frame import encode_head
 from ..bodies.images import EncodedImage, open_image, picture_format
 from ..bodies.npy import NPY_MAGIC
+from ..bodies.picture_inputs import DeclaredSizes, declared_picture, is_batch, picture_tensor, wrong_channels
 from ..bodies.strict_json import read_json
 from ..descriptors.feature_levels import NEWEST, FeatureLevel
-from ..graphs.graph_document import MOST_NODES, input_names, read_graph
+from ..graphs.graph_document import MOST_NODES, declared_sizes, input_names, read_graph
 from ..values.datatypes import DataType, data_type, load_ml_dtypes
 from ..values.graph import Graph
 from ..values.layout import Layout
@@ -58,14 +59,16 @@ class GraphRequest(NamedTuple):
         """The arrays of the graph's inputs; a picture is decoded."""
         if isinstance(self.body, dict):
             return self.body
-        return {self.template.inputs[0].name: self.body.decode()[np.newaxis]}
+        slot = self.template.inputs[0]
+        return {slot.name: picture_tensor(self.body.decode(), slot.layout.sizes)}
 
 
 def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
     """What a request of a graph sends.
 
     A picture that is the only input travels as it is, with the graph in the query, if that is below 32 KiB; pictures
-    beside other inputs are decoded here. A picture is a tensor of 1, height, width and channels.
+    beside other inputs are decoded here. A picture is a tensor of 1, height, width and channels, or of height, width
+    and channels where the graph declares three dimensions.
 
     Args:
         graph: see `GraphDocument`.
@@ -73,7 +76,8 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
 
     Raises:
         InvalidParameter: an argument is no graph, or no mapping of arrays.
-        InvalidDescriptor: the graph breaks rules; it lists every violation, each with its node.
+        InvalidDescriptor: the graph breaks rules, and it lists every violation, each with its node; or a picture has
+            another number of channels than its input.
         OSError, InvalidJson, InvalidFrame: a file cannot be read.
         ModuleNotFoundError: a picture without Pillow.
     """
@@ -86,14 +90,17 @@ def graph_request(graph: GraphDocument, inputs: GraphInputs) -> GraphRequest:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"the graph cannot be written as JSON: {error}") from None
-    values = {name: read_input(name, value) for name, value in inputs.items()}
+    sizes = declared_sizes(document)
+    values = {name: read_declared(name, value, sizes.get(name), "graph") for name, value in inputs.items()}
     picture = next(iter(values.values()), None) if len(values) == 1 else None
     if isinstance(picture, EncodedImage) and len(quote(text)) <= _MOST_QUERY_BYTES:
         body: dict[str, NDArray[Any]] | EncodedImage = picture
-        sent = {next(iter(values)): Layout.row_major(data_type(f"uint{picture.depth}"), (1, *picture.shape))}
+        ((name, _),) = values.items()
+        shape = (1, *picture.shape) if is_batch(sizes.get(name)) else picture.shape
+        sent = {name: Layout.row_major(data_type(f"uint{picture.depth}"), shape)}
     else:
         body = {
-            name: value.decode()[np.newaxis] if isinstance(value, EncodedImage) else value
+            name: picture_tensor(value.decode(), sizes.get(name)) if isinstance(value, EncodedImage) else value
             for name, value in values.items()
         }
         sent = {name: Layout.row_major(_type_of(name, array), array.shape) for name, array in body.items()}
@@ -124,6 +131,22 @@ def read_input(name: str, value: object) -> NDArray[Any] | EncodedImage:
     if isinstance(value, (bytes, bytearray)) and picture_format(bytes(value[:16])) is not None:
         return open_image(bytes(value), name)
     return as_array(name, value)
+
+
+def read_declared(name: str, value: object, sizes: DeclaredSizes, what: str) -> NDArray[Any] | EncodedImage:
+    """An input that is declared with these sizes; a picture of Pillow gets a batch and channels where they have them.
+
+    Raises:
+        InvalidDescriptor: a picture has another number of channels.
+        InvalidParameter, OSError, InvalidFrame, ModuleNotFoundError: it cannot be read.
+    """
+    found = read_input(name, value)
+    if isinstance(found, EncodedImage):
+        shape = (1, *found.shape) if is_batch(sizes) else found.shape
+        if (violation := wrong_channels(name, shape, sizes, what)) is not None:
+            raise InvalidDescriptor.of([violation])
+        return found
+    return declared_picture(name, found, sizes, what) if type(value).__module__.startswith("PIL.") else found
 
 
 def inputs_of(graph: Mapping[str, Any] | StoredGraph, item: object) -> GraphInputs:

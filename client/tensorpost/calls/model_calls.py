@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.images import EncodedImage
+from ..bodies.picture_inputs import DeclaredSizes, picture_tensor
 from ..graphs.model_graph import ModelGraph, described, model_graph
 from ..onnx.model_reader import OnnxModel, read_model
 from ..values.datatypes import data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter
-from .graph_calls import GraphInputs, InputValue, read_input
+from .graph_calls import GraphInputs, InputValue, read_declared
+from .held_tensors import HeldTensor
 
 MOST_VALUES = 64
 """Elements of a tensor that may decide sizes, as the shape of Reshape does."""
@@ -46,14 +48,16 @@ class ModelCall(NamedTuple):
     arrays: Mapping[str, NDArray[Any]]
 
 
-def load_model(model: ModelSource) -> OnnxModel:
-    """Read a model.
+def load_model(model: ModelSource | OnnxModel) -> OnnxModel:
+    """Read a model; one that was read is returned as it is.
 
     Raises:
         InvalidParameter: it is no model, and no path of one.
         InvalidDescriptor: its bytes break a rule, or it needs what is not computed.
         OSError: the file cannot be read.
     """
+    if isinstance(model, OnnxModel):
+        return model
     if isinstance(model, (bytes, bytearray, memoryview)):
         return read_model(model)
     if isinstance(model, (str, os.PathLike)):
@@ -68,11 +72,13 @@ def load_model(model: ModelSource) -> OnnxModel:
     )
 
 
-def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None) -> ModelCall:
+def model_call(
+    model: ModelSource | OnnxModel, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None
+) -> ModelCall:
     """What a call of a model sends.
 
     Args:
-        model: see `ModelSource`.
+        model: see `ModelSource`; or one that was read.
         inputs: what the model's inputs are, by their names; of a model with one input it may be given by itself.
         outputs: names of the outputs that are wanted; default all.
 
@@ -82,11 +88,37 @@ def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Se
         OSError: a file cannot be read.
     """
     read = load_model(model)
-    arrays = {name: _array(name, value) for name, value in _by_name(read, inputs).items()}
-    small = {name: array for name, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES}
+    sizes = {tensor.name: tensor.sizes for tensor in read.inputs}
+    arrays = {name: _array(name, value, sizes.get(name)) for name, value in _by_name(read, inputs).items()}
+    small = _Elements({n: array for n, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES})
     graph = graph_for(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, small)
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
     return ModelCall(graph.document, {**sent, **graph.weights})
+
+
+class _Elements(Mapping[str, NDArray[Any]]):
+    """The elements of small inputs; those of held tensors travel here if they decide a size."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any] | HeldTensor]) -> None:
+        self._arrays = {**arrays}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._arrays[name]
+        if isinstance(array, HeldTensor):
+            try:
+                array = self._arrays[name] = np.asarray(array)
+            except TypeError:
+                raise InvalidParameter(
+                    f"the elements of {name!r} may decide a size of the model, so they are needed here, and an "
+                    "AsyncClient holds them; pass await held.get() in its place"
+                ) from None
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 def graph_for(
@@ -137,9 +169,9 @@ def _by_name(model: OnnxModel, inputs: GraphInputs | InputValue) -> Mapping[str,
     return {model.inputs[0].name: inputs}
 
 
-def _array(name: str, value: object) -> NDArray[Any]:
-    found = read_input(name, cast("InputValue", value))
-    return found.decode()[np.newaxis] if isinstance(found, EncodedImage) else found
+def _array(name: str, value: object, sizes: DeclaredSizes) -> NDArray[Any]:
+    found = read_declared(name, value, sizes, "model")
+    return picture_tensor(found.decode(), sizes) if isinstance(found, EncodedImage) else found
 
 
 def _layout(name: str, array: NDArray[Any]) -> Layout:

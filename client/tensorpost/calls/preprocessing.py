@@ -15,6 +15,7 @@ from ..transport.many_servers import ManyServers
 from ..transport.one_server import Transport
 from ..transport.progress import MapProgress
 from ..values.checks import entries_of, real_number, shown, whole_number
+from ..values.datatypes import data_type, type_named
 from ..values.problems import InvalidParameter, counted
 from .api_calls import RequestOptions
 from .graph_builder import GraphBuilder
@@ -57,9 +58,7 @@ class Preprocessing:
         """
         if layout not in ("NCHW", "NHWC"):
             raise InvalidParameter(f"layout is {shown(layout)}; it must be 'NCHW' or 'NHWC'")
-        kind = np.dtype(dtype)
-        if kind.name not in ("float32", "float16"):
-            raise InvalidParameter(f"dtype is {kind.name}; it must be float32 or float16")
+        kind = _float_type(dtype)
         sides, part = _sides("size", size), None if crop is None else _sides("crop", crop)
         if part is not None:
             if sides[0] != sides[1]:
@@ -94,6 +93,17 @@ class Preprocessing:
         """The sizes of the result for one photograph."""
         rows, columns = self.crop or self.size
         return (rows, columns, CHANNELS) if self.channels_last else (CHANNELS, rows, columns)
+
+
+def _float_type(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        row = type_named(dtype) if isinstance(dtype, str) else data_type(np.dtype(dtype))
+    except (KeyError, TypeError):
+        row = None
+    if row is None or row.numpy_name not in ("float32", "float16"):
+        named = shown(dtype) if row is None else row.numpy_name
+        raise InvalidParameter(f"dtype is {named}; it must be float32 or float16")
+    return row.dtype
 
 
 def _sides(name: str, value: object) -> tuple[int, int]:

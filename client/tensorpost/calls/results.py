@@ -200,6 +200,8 @@ class StoredGraph:
         idle_seconds: seconds since its last call, at the time when the server was asked.
         version: the number of the version that calls go to; None for the newest at the time of the call.
         versions: the numbers of all versions of the graph, at the time when the server was asked.
+        input_sizes: the sizes that each of its inputs declares: numbers, names, and None for any; None if it declares
+            none.
     """
 
     name: str
@@ -212,6 +214,7 @@ class StoredGraph:
     version: int | None
     versions: tuple[int, ...]
     _run: Callable[..., Any] = field(repr=False, compare=False)
+    input_sizes: tuple[tuple[int | str | None, ...] | None, ...] = field(default=(), repr=False)
 
     def __call__(
         self, inputs: Any, *, backend: str | None = None, device: int | None = None, rows: slice | None = None,
@@ -240,4 +243,9 @@ class StoredGraph:
         return cls(
             str(said["name"]), str(said["kind"]), inputs, outputs, str(said["digest"]), int(said["size_in_bytes"]),
             float(said["idle_seconds"]), version, versions, run,
+            tuple([_sizes(each.get("sizes")) for each in said["inputs"]]),
         )  # fmt: skip
+
+
+def _sizes(said: object) -> tuple[int | str | None, ...] | None:
+    return tuple(cast("list[int | str | None]", said)) if isinstance(said, list) else None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..bodies.frame import MEDIA_TYPE, encode_head
 from ..bodies.images import EncodedImage
+from ..bodies.picture_inputs import picture_tensor
 from ..onnx.model_reader import MODEL_MEDIA_TYPE
 from ..values.checks import whole_number
 from ..values.datatypes import DataType, data_type
@@ -109,18 +110,23 @@ def stored_call(stored: StoredGraph, inputs: GraphInputs | InputValue) -> GraphB
 
     Raises:
         InvalidParameter: an input has no name, or is no array.
+        InvalidDescriptor: a picture has another number of channels than its input.
         OSError: a file cannot be read.
     """
-    from .graph_calls import read_input  # operators load when they are named
+    from .graph_calls import read_declared  # operators load when they are named
 
     named = cast("Mapping[str, Any]", inputs) if isinstance(inputs, Mapping) else _only(stored, inputs)
-    values = {name: read_input(name, value) for name, value in named.items()}
+    sizes = dict(zip(stored.inputs, stored.input_sizes, strict=False))
+    what = "model" if stored.kind == "onnx" else "graph"
+    values = {name: read_declared(name, value, sizes.get(name), what) for name, value in named.items()}
     first = next(iter(values.values()), None)
     if len(values) == 1 and isinstance(first, EncodedImage):
         return GraphBody(f"image/{first.format.lower()}", [memoryview(first.content)])
     held = {name: value for name, value in values.items() if isinstance(value, HeldTensor)}
     arrays = {
-        name: value.decode()[np.newaxis] if isinstance(value, EncodedImage) else as_array(name, value)
+        name: picture_tensor(value.decode(), sizes.get(name))
+        if isinstance(value, EncodedImage)
+        else as_array(name, value)
         for name, value in values.items()
         if name not in held
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import secrets
@@ -142,6 +143,27 @@ def read_arrays(path: str) -> Mapping[str, Source]:
         return _read_stream(path, standard_input(), None)
     with Path(path).open("rb") as file:
         return _read_stream(path, file, file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None)
+
+
+def read_raw(path: str, data_type: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read the elements of a file that has nothing else, row-major and little-endian; `-` is standard input.
+
+    Raises:
+        OSError: the file cannot be opened.
+        InvalidParameter: it has more or fewer bytes, or standard input is closed.
+    """
+    wanted = data_type.item_size * math.prod(shape)
+    content: Any = standard_input().read() if path == PIPE else None
+    found = Path(path).stat().st_size if content is None else len(content)
+    if found != wanted:
+        sizes = ",".join(map(str, shape))
+        raise InvalidParameter(
+            f"{_name(path)} has {found:,} bytes, and {data_type.numpy_name} of sizes {sizes} has {wanted:,}; check "
+            "--data-type and --sizes"
+        )
+    if content is None:
+        return np.memmap(path, data_type.dtype, "r", shape=shape)
+    return np.frombuffer(content, data_type.dtype).reshape(shape)
 
 
 def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Mapping[str, Source]:

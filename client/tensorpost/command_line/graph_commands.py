@@ -33,6 +33,7 @@ from .terminal import keeping, print_table, progress_bar, size_text
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
     from numpy.typing import NDArray
 
+    from ..bodies.picture_inputs import DeclaredSizes
     from ..client import Client
     from ..descriptors.feature_levels import FeatureLevel
     from ..values.graph import Graph, Ref
@@ -52,7 +53,7 @@ TextFile = Annotated[
 ]
 
 
-@graph.command(epilog="Example: tensorpost graph run pipeline.json photo=cat.png -o small=small.png")
+@graph.command(epilog="Example: tensorpost graph run examples/pipeline.json photo=cat.png -o image=image.npy")
 def run(
     document: GraphFile,
     inputs: Annotated[
@@ -89,7 +90,7 @@ def run(
     options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         arrays |= {name: cast("Any", held_named(client, path)) for name, path in sent if path.startswith("@")}
-        targets = dict(named_files(output, "small=small.png"))
+        targets = dict(named_files(output, "image=image.npy"))
         run_to_files(client, graph_of, arrays, targets, options, quiet=quiet, rows=chosen)
 
 
@@ -166,7 +167,7 @@ def run_to_files(
                     file.write(encode_image(pixels, formats[name]))
 
 
-@graph.command(epilog="Example: tensorpost graph check pipeline.json photo=cat.png")
+@graph.command(epilog="Example: tensorpost graph check examples/pipeline.json photo=cat.png")
 def check(
     document: GraphFile,
     inputs: SizesOf = None,
@@ -203,7 +204,7 @@ def print_nodes(read: Graph) -> None:
     print_table(("node", "operator", "type", "sizes", "bytes", "by"), rows)
 
 
-@graph.command(epilog="Example: tensorpost graph show pipeline.json photo=cat.png -o pipeline.svg")
+@graph.command(epilog="Example: tensorpost graph show examples/pipeline.json photo=cat.png -o pipeline.svg")
 def show(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Show the inputs and outputs of each node of a graph; with -o as an SVG picture."""
     show_graph(_read(document, inputs), output)
@@ -234,7 +235,7 @@ def show_graph(read: Graph, output: str | None) -> None:
     print_table(("what", "name", "reads", "makes"), rows)
 
 
-@graph.command("to-dml", epilog="Example: tensorpost graph to-dml pipeline.json photo=cat.png -o dml.json")
+@graph.command("to-dml", epilog="Example: tensorpost graph to-dml examples/pipeline.json photo=cat.png -o dml.json")
 def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = None) -> None:
     """Print a graph as DirectML's structs, DML_GRAPH_DESC, as JSON."""
     from ..graphs.graph_wordings import dml_graph_of  # operators load when they are named
@@ -242,7 +243,7 @@ def to_dml(document: GraphFile, inputs: SizesOf = None, *, output: TextFile = No
     _write_json(dml_graph_of(_read(document, inputs)), output)
 
 
-@graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o pipeline.json")
+@graph.command("from-dml", epilog="Example: tensorpost graph from-dml dml.json -o graph.json")
 def from_dml(document: GraphFile, *, output: TextFile = None) -> None:
     """Print a graph of DirectML's structs as a document with names."""
     from ..graphs.graph_wordings import document_of  # operators load when they are named
@@ -306,10 +307,18 @@ def named_files(texts: Sequence[str], example: str) -> list[tuple[str, str]]:
     return found
 
 
+def declared_array(name: str, source: Source, sizes: DeclaredSizes, what: str) -> NDArray[Any]:
+    """What a file holds; a picture gets a batch and channels where its input has them.
+
+    Raises:
+        InvalidDescriptor: a picture has another number of channels.
+    """
+    from ..bodies.picture_inputs import declared_picture
+
+    return declared_picture(name, source.array, sizes, what) if source.is_picture else source.array
+
+
 def _array(document: Mapping[str, Any], name: str, source: Source) -> NDArray[Any]:
-    """What a file holds; a picture where the graph declares a batch is a batch of one."""
-    sizes: object = document
-    for key in ("inputs", name, "sizes"):
-        sizes = cast("Mapping[str, object]", sizes).get(key) if isinstance(sizes, Mapping) else None
-    is_batch = isinstance(sizes, list) and len(cast("list[object]", sizes)) == source.array.ndim + 1
-    return source.array[None] if source.is_picture and is_batch else source.array
+    from ..graphs.graph_document import declared_sizes  # operators load when they are named
+
+    return declared_array(name, source, declared_sizes(document).get(name), "graph")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -24,7 +24,8 @@ from .command_options import (
     rows_of,
     usage,
 )
-from .graph_commands import TextFile, named_files, print_nodes, run_to_files, show_graph
+from .graph_commands import TextFile, declared_array, named_files, print_nodes, run_to_files, show_graph
+from .tensor_commands import held_named
 from .terminal import print_table
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
@@ -54,7 +55,8 @@ def run(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=FILE...", help="A file for each input of the model: npy, safetensors or a picture."
+            metavar="NAME=FILE...",
+            help="A file for each input of the model: npy, safetensors or a picture; or @NAME, a held tensor.",
         ),
     ],
     *,
@@ -74,15 +76,22 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a model with inputs from files, and write the outputs that are named."""
-    from ..calls.model_calls import model_call  # operators load when they are named
+    from ..calls.model_calls import load_model, model_call  # operators load when they are named
     from .files import read_array
 
     targets, chosen = dict(named_files(output, "y=y.npy")), rows_of(rows)
-    arrays = {name: read_array(path).array for name, path in named_files(inputs, "x=x.npy")}
-    document, sent = model_call(file, arrays, [*targets])
+    read, sent = load_model(file), named_files(inputs, "x=x.npy")
+    sizes = {tensor.name: tensor.sizes for tensor in read.inputs}
+    arrays = {
+        name: declared_array(name, read_array(path), sizes.get(name), "model")
+        for name, path in sent
+        if not path.startswith("@")
+    }
     options: dict[str, Any] = {"backend": backend, "device": device}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
-        run_to_files(client, document, sent, targets, options, quiet=quiet, rows=chosen)
+        arrays |= {name: cast("Any", held_named(client, path)) for name, path in sent if path.startswith("@")}
+        document, tensors = model_call(read, arrays, [*targets])
+        run_to_files(client, document, tensors, targets, options, quiet=quiet, rows=chosen)
 
 
 @model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")

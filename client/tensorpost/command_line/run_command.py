@@ -22,7 +22,7 @@ from ..client import Client
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from ..onnx.schemas import schema_of
-from ..values.datatypes import data_type
+from ..values.datatypes import data_type, directml_word
 from ..values.operation import Operation, Slot
 from ..values.problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .command_messages import ROWS_WORDS, node_words, option_words, setting_words
@@ -251,7 +251,8 @@ def described_operator(
         if field is not None:
             desc[field.name] = _value(text, is_array=field.is_array)
         elif attribute in _OUTPUT_SETTINGS:
-            output[_OUTPUT_SETTINGS[attribute]] = _value(text, is_array=attribute == "output_sizes")
+            value = _value(text, is_array=attribute == "output_sizes")
+            output[_OUTPUT_SETTINGS[attribute]] = value if attribute == "output_sizes" else directml_word(value)
         else:
             guess = nearest(attribute, [*fields])
             hint = f"did you mean {guess}?" if guess else f"it has {', '.join(fields) or 'none'}"

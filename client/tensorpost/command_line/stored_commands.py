@@ -31,7 +31,7 @@ StoredVersion = Annotated[
 ]
 
 
-@graph.command(epilog="Example: tensorpost graph store pipeline.json --name small")
+@graph.command(epilog="Example: tensorpost graph store examples/pipeline.json --name small")
 def store(
     document: Annotated[
         str, typer.Argument(metavar="FILE", help="The graph, a JSON file; or an ONNX model, a file that ends in .onnx.")
@@ -81,7 +81,7 @@ def store(
                f"{size_text(stored.size_in_bytes)} on the server")  # fmt: skip
 
 
-@graph.command(epilog="Example: tensorpost graph call small photo=cat.png -o small=small.png")
+@graph.command(epilog="Example: tensorpost graph call small photo=cat.png -o image=image.npy")
 def call(
     name: StoredName,
     inputs: Annotated[
@@ -114,7 +114,7 @@ def call(
     from ..values.datatypes import data_type
     from .files import ZARR, check_destination, check_picture, destination, format_of, picture_shape
 
-    targets, chosen = dict(named_files(output, "small=small.png")), rows_of(rows)
+    targets, chosen = dict(named_files(output, "image=image.npy")), rows_of(rows)
     formats = {each: format_of(path) or "npy" for each, path in targets.items()}
     if ZARR in formats.values():
         raise InvalidParameter("outputs of a graph are written as npy or pictures; end -o in .npy")

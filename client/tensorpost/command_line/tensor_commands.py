@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.problems import InvalidParameter, TensorExists
-from .command_options import CaCert, Cert, KeyFile, Silence, Uds, Url, client_of
+from ..values.problems import InvalidFrame, InvalidParameter, TensorExists
+from .command_options import CaCert, Cert, KeyFile, Silence, Uds, Url, client_of, counts_of, usage
 from .terminal import print_table, size_text
 
 if TYPE_CHECKING:  # for annotations only: NumPy takes long to load, and --help needs none of it
+    from numpy.typing import NDArray
+
     from ..calls.held_tensors import HeldTensor
     from ..client import Client
+    from ..values.datatypes import DataType
 
 tensor = typer.Typer(
     name="tensor",
-    help="Tensors that a server holds; run, onnx and graph run take @NAME as a file.",
+    help="Tensors that a server holds; run, onnx, graph run and model run take @NAME as a file.",
     no_args_is_help=True,
 )
 
@@ -42,9 +45,24 @@ def held_named(client: Client, text: str) -> HeldTensor:
 
 @tensor.command(epilog="Example: tensorpost tensor put mask.npy mask")
 def put(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="The tensor: npy, safetensors or a picture.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="The tensor: npy, safetensors or a picture; with --data-type and --sizes raw bytes."
+        ),
+    ],
     name: HeldName,
     *,
+    data_type: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="FILE has elements of this type and nothing else, row-major and little-endian: float32, FLOAT32, F32.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="With --data-type: elements along each dimension, as in 2,3.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a held tensor of this name.")] = False,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
@@ -54,12 +72,10 @@ def put(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
 ) -> None:
     """Send a tensor that the server is to hold; calls then refer to it as @NAME."""
-    from .files import read_array
-
-    read = read_array(source)
+    array = _read(source, data_type, sizes)
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         try:
-            held = client.put(read.array, name, replace=replace)
+            held = client.put(array, name, replace=replace)
         except TensorExists as error:
             error.detail = f"there is a held tensor {name!r} already; write --replace to replace it, or another name"
             raise
@@ -142,3 +158,35 @@ def delete(
 
 def _sizes(held: HeldTensor) -> str:
     return "x".join(map(str, held.shape)) or "-"
+
+
+def _read(source: str, data_type: str | None, sizes: str | None) -> NDArray[Any]:
+    """The array of a file: of raw bytes if a type is given."""
+    from .files import read_array, read_raw
+
+    if data_type is None:
+        if sizes is not None:
+            raise InvalidParameter("--sizes describes raw bytes; give their --data-type too, as in --data-type float32")
+        try:
+            return read_array(source).array
+        except InvalidFrame as error:
+            if "is neither npy" in error.detail:
+                error.detail += "; of raw bytes say what they are: --data-type float32 --sizes 2,3"
+            raise
+    if sizes is None:
+        raise InvalidParameter("--data-type describes raw bytes; give their --sizes too, as in --sizes 2,3")
+    row = usage("--data-type", _type_of, data_type)
+    shape = usage("--sizes", lambda text: counts_of(text, "one per dimension, as in 2,3"), sizes)
+    return read_raw(source, row, shape)
+
+
+def _type_of(word: str) -> DataType:
+    from ..values.datatypes import type_named
+
+    try:
+        row = type_named(word)
+    except KeyError as error:
+        raise InvalidParameter(error.args[0]) from None
+    if not row.item_size:
+        raise InvalidParameter("texts have no fixed number of bytes; a held tensor has numbers or booleans")
+    return row

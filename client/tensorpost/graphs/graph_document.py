@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from ..bodies.json_tensor import tensor_from_json
 from ..descriptors import NEWEST, FeatureLevel
 from ..onnx.report import Path, did_you_mean
-from ..values.datatypes import DataType, data_type
+from ..values.datatypes import DataType, data_type, type_named
 from ..values.graph import Graph, GraphConstant, GraphInput, Node, NodeOutput
 from ..values.layout import Layout
 from ..values.operation import Slot
@@ -32,7 +32,7 @@ from .dml_graph import dml_input_names, is_dml_graph, read_dml_graph
 from .graph_node import SOURCE, ReadableTensor, is_list, is_object, read_node, references
 from .proto_node_reader import read_proto_node
 
-__all__ = ["LONGEST_NAME", "MOST_NODES", "Weights", "input_names", "read_graph"]
+__all__ = ["LONGEST_NAME", "MOST_NODES", "Weights", "declared_sizes", "input_names", "read_graph"]
 
 Weights: TypeAlias = Mapping[str, tuple[Layout, memoryview]]
 """Inputs of a graph that a server keeps, by name: what the tensor is, packed, and its bytes."""
@@ -94,6 +94,15 @@ def input_names(document: Mapping[str, Any]) -> list[str]:
         return dml_input_names(document)
     inputs = document.get("inputs")
     return [*inputs] if is_object(inputs) else []
+
+
+def declared_sizes(document: Mapping[str, Any]) -> dict[str, tuple[int | str | None, ...] | None]:
+    """The sizes of a graph's inputs as it declares them, by name; nothing of `DML_GRAPH_DESC`."""
+    inputs, found = document.get("inputs"), dict[str, tuple[int | str | None, ...] | None]()
+    for name, declared in inputs.items() if is_object(inputs) else ():
+        sizes = declared.get("sizes") if is_object(declared) else None
+        found[name] = tuple(sizes) if is_list(sizes) else None
+    return found
 
 
 @dataclass(slots=True)
@@ -443,6 +452,6 @@ class _GraphReader:
 def _type_named(name: object) -> DataType | None:
     """The data type of this name in any system; None if there is none."""
     try:
-        return data_type(name if isinstance(name, str) else "")
+        return type_named(name if isinstance(name, str) else "")
     except KeyError:
         return None

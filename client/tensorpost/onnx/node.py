@@ -256,7 +256,11 @@ class OnnxNode(InferredNode):
                 values = _listed(int(text) if isinstance(text, bool) else text)
                 is_list = attribute is not None and (attribute.type.endswith("S") or attribute.type == "TENSOR")
                 attributes[name] = values if is_list or len(values) != 1 else values[0]
-            elif attribute is None or attribute.type == "STRING" or (name in TYPE_ATTRIBUTES and text.isidentifier()):
+            elif (
+                attribute is None
+                or attribute.type == "STRING"
+                or (name in TYPE_ATTRIBUTES and not INTEGER.fullmatch(text))
+            ):
                 attributes[name] = text  # the constructor names what is unknown
             elif attribute.type == "TENSOR":
                 attributes[name] = [int(text) if INTEGER.fullmatch(text) else float(text)]

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.datatypes import BOOLEANS, DATA_TYPES, data_type
+from ..values.datatypes import BOOLEANS, DATA_TYPES, DataType, data_type, type_named
 from ..values.onnx_package import tensor_of_proto
 from ..values.problems import InvalidDescriptor, entry_count
 from ..values.sentences import named
@@ -29,8 +29,6 @@ MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimensio
 
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type"})
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
-_ALIASES: Mapping[str, str] = {"half": "float16", "single": "float32", "float": "float", "double": "double"}
-"""Names of types in C and NumPy besides ours, in lower case."""
 _TYPE_NAMES = ", ".join([
     *[row.numpy_name for row in DATA_TYPES if not (row.is_small or row.numpy_name.startswith("complex"))],
     "float8_e4m3fn, int4 and others of ml_dtypes",
@@ -148,7 +146,7 @@ def _kinds_of(raw: Any) -> list[str]:
     """The type of a small input, where it says one."""
     if isinstance(raw, Mapping):
         raw = cast("Mapping[str, Any]", raw).get("data_type")
-        return [data_type(raw).numpy_name] if isinstance(raw, str) and _is_type(raw) else []
+        return [_type_of(raw).numpy_name] if isinstance(raw, str) and _is_type(raw) else []
     return [data_type(raw.dtype).numpy_name] if hasattr(raw, "dtype") else []
 
 
@@ -158,10 +156,14 @@ def _shown_type(raw: Any) -> str:
 
 def _is_type(name: Any) -> bool:
     try:
-        data_type(name)
+        _type_of(name)
     except KeyError:
         return False
     return True
+
+
+def _type_of(name: Any) -> DataType:
+    return type_named(name) if isinstance(name, str) else data_type(name)
 
 
 def _elsewhere(schema: OnnxSchema, has: Callable[[OnnxSchema], object]) -> str:
@@ -324,14 +326,13 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, raw: Any, report: 
             return None
     elif entry.type == "INT":
         if entry.name in TYPE_ATTRIBUTES and isinstance(raw, (str, type, np.dtype)):
-            raw = _ALIASES.get(raw.lower(), raw) if isinstance(raw, str) else cast("Any", raw)
             if not _is_type(raw):
                 message = (
                     named(entry.name) + f" is {_shown_type(raw)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
                 )
                 report.add("attribute-value", path, message, _shown_type(raw), "an element type")
                 return None
-            raw = data_type(raw).onnx_code
+            raw = _type_of(raw).onnx_code
         value = _read_number(raw, path, "int", report)
     elif entry.type == "TENSOR":
         return _read_constant(entry, raw, report)

@@ -223,3 +223,52 @@ def data_type(name: str | np.dtype[Any] | type[Any]) -> DataType:
         shown = repr(name[:60] if isinstance(name, str) else name)[:80]
         raise KeyError(f"{shown} is not a data type of DirectML, ONNX, Open Inference, safetensors or NumPy")
     return row
+
+
+_PREFIXES = ("dml_tensor_data_type_", "onnx.tensorproto.", "tensorproto.", "numpy.", "np.", "torch.")
+_WORDS = {
+    **{name.lower(): row for name, row in _BY_NAME.items()},
+    "half": data_type("float16"), "single": data_type("float32"),
+}  # fmt: skip
+del _WORDS["f16"]  # safetensors' F16 has 2 bytes; NumPy's f16 has 16, and is not read here
+
+
+def type_named(word: str) -> DataType:
+    """Find a type's row by what people write where a type is asked for: a name of `data_type`, or in other letters.
+
+    So `Float16` and `fp16`, DirectML's `DML_TENSOR_DATA_TYPE_FLOAT16`, ONNX's `tensor(float16)` and
+    `TensorProto.FLOAT16`, and NumPy's `half` and `np.float16`. What stands in a file is `data_type`'s business.
+
+    Examples:
+        >>> [type_named(word).numpy_name for word in ("tensor(float)", "np.float64", "Int8", "DOUBLE")]
+        ['float32', 'float64', 'int8', 'float64']
+
+    Raises:
+        KeyError: no system here knows the name; the message lists all types.
+    """
+    name = word.strip() if word.isascii() else ""
+    if name.lower().startswith("tensor(") and name.endswith(")"):
+        name = name[len("tensor(") : -1]
+    for prefix in _PREFIXES:
+        if name.lower().startswith(prefix):
+            name = name[len(prefix) :]
+            if name == "float" and prefix in ("numpy.", "np."):
+                name = "float64"  # which it was in NumPy; the word alone is ONNX's
+    with suppress(KeyError):
+        return data_type(name)
+    row = _WORDS.get(name.lower())
+    if row is None:
+        names = ", ".join([each.numpy_name for each in DATA_TYPES])
+        raise KeyError(
+            f"{word[:60]!r} is not a data type; there are {names}, each also by its name in DirectML, ONNX, "
+            "safetensors and the Open Inference Protocol, as FLOAT32, float, F32 and FP32"
+        )
+    return row
+
+
+def directml_word(value: object) -> object:
+    """DirectML's name of the type that a word names (`type_named`); any other value is returned unchanged."""
+    if isinstance(value, str):
+        with suppress(KeyError):
+            return type_named(value.strip()).directml or value.strip()
+    return value.strip() if isinstance(value, str) else value

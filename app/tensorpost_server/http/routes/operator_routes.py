@@ -227,7 +227,8 @@ async def run_model() -> Response:
     """Post an ONNX model and its inputs as multipart/form-data; its outputs come back as raw bytes.
 
     The part `model` is the file; every other part is an input by its name, an npy file or a picture:
-    `curl -F model=@model.onnx -F x=@x.npy localhost:8000/v1/onnx -o y.npy`. Answers are as for `/v1/graphs`.
+    `curl --fail-with-body -F model=@model.onnx -F x=@x.npy localhost:8000/v1/onnx -o y.npy`.
+    Answers are as for `/v1/graphs`.
     """
     raise AssertionError(_DISPATCHED)
 

@@ -28,6 +28,7 @@ from ..service import service_of
 from ..wires.call_parser import read_query, refuse_unknown
 from ..wires.held_inputs import CallerTensors
 from ..wires.kept_answer import replace_of
+from ..wires.operator_answer import OperatorAnswer
 from ..wires.tensor_read import TensorReadWire
 from ..wires.tensor_store import TensorPlace
 from ..wires.tensor_upload import UploadContext, receive_tensor, upload_format
@@ -140,10 +141,12 @@ async def read_tensor(request: Request) -> Response:
     wire = TensorReadWire(request.path_params["name"], tensors)
     try:
         format_ = wire.format(header_fields(scope["headers"]), 0)
-        prepared = prepare(wire.call(request.url.query, format_), service.settings)
+        call = wire.call(request.url.query, format_)
+        prepared = prepare(call, service.settings)
         worker = service.workers().choose(prepared.plan, prepared.options.backend)
         if not prepared.answer.streams:  # its length is known when it has been written
-            response = Response(media_type=format_.response.value)
+            assert isinstance(call.answer, OperatorAnswer)
+            response = Response(media_type=call.answer.format.response.value)
             del response.headers["content-length"]
             return response
         head = prepared.answer.head(prepared.plan, worker)

@@ -22,6 +22,7 @@ from tensorpost.values.problems import (
 from tensorpost.values.sentences import references_of
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..declared_pictures import DeclaredInputs
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -68,7 +69,18 @@ class CallParser(Protocol):
         ...
 
     def has_input(self, name: str) -> bool:
-        """Whether a parameter of this name may be an input, which is then a held tensor."""
+        """Whether a parameter of this name that refers to a held tensor is an input.
+
+        True too if it is neither an input nor anything else: whatever parses the call then names the inputs that exist.
+        """
+        ...
+
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
+        """What a graph or a model declares of its inputs; nothing of an operator.
+
+        Args:
+            document: the document of the body, if there is one.
+        """
         ...
 
     def parse(

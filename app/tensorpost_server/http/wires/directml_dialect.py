@@ -15,7 +15,7 @@ from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.documents import operator_members
 from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.values.datatypes import DATA_TYPES
+from tensorpost.values.datatypes import DATA_TYPES, directml_word
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import (
     InvalidDescriptor,
@@ -28,6 +28,7 @@ from tensorpost.values.problems import (
 from tensorpost.values.sentences import named
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
@@ -76,6 +77,10 @@ class DirectmlParser:
 
     def has_input(self, name: str) -> bool:
         return is_input(self.inputs, name)
+
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
+        """See `CallParser.declared`: nothing."""
+        return {}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
@@ -191,7 +196,7 @@ def _describe_outputs(
     What the parameters leave out of a description is that of the first tensor in the body.
     """
     sizes = [_value("output_sizes", entry, array=True) for entry in _several(sent, "output_sizes")]
-    types = [entry.strip() if isinstance(entry, str) else entry for entry in _several(sent, "output_data_type")]
+    types = [directml_word(entry) for entry in _several(sent, "output_data_type")]
     outputs: list[dict[str, Any]] = []
     for index in range(max(len(sizes), len(types))):
         output: dict[str, Any] = {}

@@ -12,7 +12,9 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..declared_pictures import DeclaredInputs
 from .call_parser import CallInput, layouts_of, read_document, read_query, refuse_unknown, take_options
+from .graph_sources import declared_inputs
 
 GRAPHS_PATH = "/v1/graphs"
 MODELS_PATH = "/v1/onnx"
@@ -54,6 +56,7 @@ class GraphParser:
 
     def __init__(self, dialect: GraphDialect) -> None:
         self._most_nodes, self.of_model = dialect.most_nodes, dialect.of_model
+        self._parameters = ("outputs" if self.of_model else "graph", *_OPTIONS)
         self._document = None
         if not self.of_model:
             self._document = read_document(read_query(dialect.query).get("graph"), "graph")
@@ -70,7 +73,12 @@ class GraphParser:
         return [CallInput(name, optional=False, is_array=False) for name in input_names(self._document)]
 
     def has_input(self, name: str) -> bool:
-        return not self.of_model and name not in ("graph", *_OPTIONS)
+        return name not in self._parameters
+
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
+        """See `CallParser.declared`; the graph is in the body or in the query."""
+        graph = self._document if document is None else document
+        return {} if graph is None else {tensor.name: tensor for tensor in declared_inputs(graph)}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
@@ -83,7 +91,7 @@ class GraphParser:
             InvalidDescriptor: the graph breaks rules; every violation is listed.
             TensorMismatch: a tensor of strings.
         """
-        refuse_unknown(parameters, ["outputs" if self.of_model else "graph", *_OPTIONS])
+        refuse_unknown(parameters, self._parameters)
         options = take_options({**parameters}, _OPTIONS)
         if document is not None and self._document is not None:
             raise InvalidParameter("the graph is sent in the query and in the body; send it once")

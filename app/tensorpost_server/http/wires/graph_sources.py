@@ -15,11 +15,11 @@ from tensorpost import frame
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
-from tensorpost.graphs.graph_document import Weights, read_graph
+from tensorpost.graphs.graph_document import Weights, declared_sizes, read_graph
 from tensorpost.graphs.model_graph import model_graph, needed_nodes
 from tensorpost.graphs.model_nodes import runtime_operator
 from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
-from tensorpost.values.datatypes import DataType, data_type
+from tensorpost.values.datatypes import DataType, data_type, type_named
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
@@ -160,8 +160,7 @@ class StoredDocument:
                 for slot in read_graph(document, None).inputs
             ]
         else:
-            found = [each for each in _members(document.get("inputs")).items() if each[0] not in weights]
-            inputs = [DeclaredTensor(name, _type_in(value), _sizes_in(value)) for name, value in found]
+            inputs = [each for each in declared_inputs(document) if each.name not in weights]
         nodes = document.get("Nodes" if is_dml_graph(document) else "nodes")
         count = len(cast("list[Any]", nodes)) if isinstance(nodes, (list, tuple)) else 0
         size = text_bytes * JSON_MEMORY_FACTOR + sum([len(data) for _, data in weights.values()])
@@ -319,6 +318,12 @@ def read_source(content: bytes, media_type: str | None, settings: Settings) -> G
     return source.described()
 
 
+def declared_inputs(document: Mapping[str, Any]) -> list[DeclaredTensor]:
+    """The inputs of a graph's document with names; of `DML_GRAPH_DESC` none."""
+    inputs = _members(document.get("inputs"))
+    return [DeclaredTensor(name, _type_in(inputs[name]), sizes) for name, sizes in declared_sizes(document).items()]
+
+
 def outputs_by_trial(source: GraphSource) -> Sequence[DeclaredTensor] | None:
     """The outputs for inputs of some sizes; None if none of the sizes that are tried will do.
 
@@ -431,14 +436,9 @@ def _members(value: Any) -> Mapping[str, Any]:
 def _type_in(declared: Any) -> DataType | None:
     name = _members(declared).get("data_type")
     try:
-        return data_type(name) if isinstance(name, str) else None
+        return type_named(name) if isinstance(name, str) else None
     except KeyError:
         return None
-
-
-def _sizes_in(declared: Any) -> tuple[int | str | None, ...] | None:
-    sizes = _members(declared).get("sizes")
-    return tuple(cast("list[int | str | None]", sizes)) if isinstance(sizes, (list, tuple)) else None
 
 
 def _call_input(name: str, *, optional: bool = False) -> CallInput:

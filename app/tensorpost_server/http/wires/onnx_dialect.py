@@ -13,6 +13,7 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
 
 from ..calls.call import AnnouncedTensor, RunOptions
+from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
@@ -49,6 +50,10 @@ class OnnxParser:
 
     def has_input(self, name: str) -> bool:
         return name in self.value_names or is_input(self.inputs, name)
+
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
+        """See `CallParser.declared`: nothing."""
+        return {}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

@@ -39,6 +39,9 @@ _OF_SEVERAL = frozenset((MediaType.FRAME, MediaType.JSON, MediaType.NPZ))
 _SELF_DESCRIBED = _OF_SEVERAL | {MediaType.NPY}
 """Media types that say shape and type in the body."""
 
+_OF_ROWS = (MediaType.NPY, MediaType.FRAME, MediaType.RAW)
+"""Media types of some rows of an output."""
+
 _U8 = datatypes.data_type("U8")
 
 
@@ -51,12 +54,30 @@ class OperatorAnswer:
         graph: what is computed.
         id: the id that the caller gave its call.
         rows: begin and end of the rows that it has; None for all of each output.
+        refusal: why no media type that the caller accepts can hold the outputs; None if one can, which is then that of
+            `format`.
     """
 
     format: RequestFormat
     graph: Graph
     id: str | None
     rows: tuple[int, int | None] | None = None
+    refusal: str | None = None
+
+    @classmethod
+    def of(
+        cls, format_: RequestFormat, graph: Graph, id_: str | None, rows: tuple[int, int | None] | None = None
+    ) -> OperatorAnswer:
+        """The answer in the first media type that the caller accepts and that can hold the outputs."""
+        if format_.unacceptable is not None:
+            return cls(format_, graph, id_, rows, format_.unacceptable)
+        first = None
+        for choice in format_.choices:
+            reason = _refusal(choice, graph, is_part=rows is not None)
+            if reason is None:
+                return cls(choice, graph, id_, rows)
+            first = first or reason
+        return cls(format_, graph, id_, rows, first)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -73,30 +94,16 @@ class OperatorAnswer:
 
     def check(self, plan: Plan, settings: Settings) -> None:
         """See `Answer.check`: several outputs, a data type, a shape, or strides that the media type cannot hold."""
-        media_type = self.format.response
-        if self.format.unacceptable is not None:
-            raise NotAcceptable(self.format.unacceptable)
-        if media_type is not MediaType.JSON and any(sink.is_text for sink in self.sinks):
-            raise NotAcceptable(f"{media_type.value} holds no strings; accept {MediaType.JSON.value}")
-        if media_type not in _OF_SEVERAL and len(plan.outputs) != 1:
-            names = ", ".join([slot.name for slot in plan.outputs])
-            raise NotAcceptable(
-                f"{media_type.value} holds one tensor, and {plan.operator} has the outputs {names}; "
-                f"accept {MediaType.FRAME.value} or {MediaType.NPZ.value}"
-            )
-        for slot in plan.outputs:
-            row = slot.layout.data_type
-            if (media_type is MediaType.FRAME and row.safetensors is None) or (
-                media_type is MediaType.JSON and row.numpy_name.startswith("complex")
-            ):
-                raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another media type")
-            if media_type is not MediaType.FRAME and not slot.layout.packed:
-                raise NotAcceptable(
-                    f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
-                    f"accept {MediaType.FRAME.value}"
-                )
-        if media_type in IMAGE_TYPES:
-            _check_picture(plan, self.format, settings)
+        if self.refusal is not None:
+            raise NotAcceptable(self.refusal)
+        if self.format.response in IMAGE_TYPES:
+            shape = _picture_shape(plan.outputs[0].layout.sizes, self.format.written.layout)
+            assert shape is not None, "else it is refused"
+            if shape[0] * shape[1] > settings.max_image_pixels:
+                raise LimitExceeded.of(
+                    "the output as a picture", shape[0] * shape[1], settings.max_image_pixels,
+                    "TENSORPOST_MAX_IMAGE_PIXELS", f"pixels, so accept {MediaType.NPY.value} for it",
+                )  # fmt: skip
         elements = self.json_elements(plan)
         if elements > settings.max_json_elements:
             raise LimitExceeded.of(
@@ -226,7 +233,7 @@ def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
     shape = _picture_shape(array.shape, format_.written.layout)
-    assert shape is not None, "checked by _check_picture"
+    assert shape is not None, "else it is refused"
     if format_.written.layout == "NCHW" and array.ndim > 2:
         array = np.moveaxis(array, -3, -1)
     array = array.reshape(shape)
@@ -237,33 +244,62 @@ def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
     return encode_picture(array, format_.response.name)
 
 
-def _check_picture(plan: Plan, format_: RequestFormat, settings: Settings) -> None:
-    """Refuse an output that is not a picture, or none of this format; the message names the forms that hold it."""
-    slot, media_type, (layout, dtype) = plan.outputs[0], format_.response, format_.written
+def _refusal(format_: RequestFormat, graph: Graph, *, is_part: bool) -> str | None:
+    """Why the outputs, or rows of one, cannot be written in the format's media type; None if they can."""
+    media_type, slots = format_.response, graph.output_slots
+    if media_type is not MediaType.JSON and any(map(_is_text, slots)):
+        return f"{media_type.value} holds no strings; accept {MediaType.JSON.value}"
+    if media_type not in _OF_SEVERAL and len(slots) != 1:
+        names = ", ".join([slot.name for slot in slots])
+        return (
+            f"{media_type.value} holds one tensor, and {_name_of(graph)} has the outputs {names}; "
+            f"accept {MediaType.FRAME.value} or {MediaType.NPZ.value}"
+        )
+    if is_part and media_type not in _OF_ROWS:
+        return f"rows are sent as npy, a frame or raw bytes; accept {', '.join([each.value for each in _OF_ROWS])}"
+    for slot in slots:
+        row = slot.layout.data_type
+        if (media_type is MediaType.FRAME and row.safetensors is None) or (
+            media_type is MediaType.JSON and row.numpy_name.startswith("complex")
+        ):
+            return f"{media_type.value} cannot hold {row.numpy_name}; accept another media type"
+        if media_type is not MediaType.FRAME and not slot.layout.packed:
+            return (
+                f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
+                f"accept {MediaType.FRAME.value}"
+            )
+    return _no_picture(format_, graph) if media_type in IMAGE_TYPES else None
+
+
+def _name_of(graph: Graph) -> str:
+    return "graph" if graph.output_names else graph.operation.name
+
+
+def _no_picture(format_: RequestFormat, graph: Graph) -> str | None:
+    """Why the output is not a picture, or none of this format, and the forms that hold it; None if it is one."""
+    slot, media_type, (layout, dtype) = graph.output_slots[0], format_.response, format_.written
     sizes, row = slot.layout.sizes, slot.layout.data_type
     is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
+    stored = np.dtype(np.uint8) if is_scaled else row.dtype
     shape = _picture_shape(sizes, layout)
-    advice = format_.written.axes(media_type.value, "content-type" if format_.request in IMAGE_TYPES else "accept")
+    advice = ""
+    turned = _picture_shape(sizes, "NHWC" if layout == "NCHW" else "NCHW")
+    if turned not in (None, shape) and unwritable(stored, turned, media_type.name) is None:
+        advice = f"; {format_.written.axes(media_type.value)}"
     if shape is None or (row.dtype.kind == "f" and not is_scaled):
         also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
-        raise NotAcceptable(
+        return (
             f"the output is {row.numpy_name} of shape {list(sizes)}, and {media_type.value} with layout={layout} holds "
-            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor; "
-            f"{advice}"
+            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any "
+            f"tensor{advice}"
         )
-    stored = np.dtype(np.uint8) if is_scaled else row.dtype
     reason = unwritable(stored, shape, media_type.name)
-    if reason is not None:
-        others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
-        names = sorted([each.value for each in others if each.name in image_formats()])
-        axes = "" if names else f"; {advice}"
-        hint = _repeated_channels(plan, layout)
-        raise NotAcceptable(f"{reason}{hint}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
-    if shape[0] * shape[1] > settings.max_image_pixels:
-        raise LimitExceeded.of(
-            "the output as a picture", shape[0] * shape[1], settings.max_image_pixels, "TENSORPOST_MAX_IMAGE_PIXELS",
-            f"pixels, so accept {MediaType.NPY.value} for it",
-        )  # fmt: skip
+    if reason is None:
+        return None
+    others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
+    names = sorted([each.value for each in others if each.name in image_formats()])
+    hint = _repeated_channels(graph, layout)
+    return f"{reason}{hint}; accept {' or '.join([*names, MediaType.NPY.value])}{'' if hint else advice}"
 
 
 def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | None:
@@ -276,9 +312,9 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
     return (sizes[0], sizes[1], sizes[2]) if layout == "NHWC" else (sizes[1], sizes[2], sizes[0])
 
 
-def _repeated_channels(plan: Plan, layout: str) -> str:
+def _repeated_channels(graph: Graph, layout: str) -> str:
     """A hint with the repeats in the right order, for a Tile whose repeats are in the order of the other layout."""
-    desc = None if plan.is_graph else plan.operation
+    desc = None if graph.output_names else graph.operation
     if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
         return ""
     (count, *others), channels = desc.repeats, 1 if layout == "NCHW" else 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -24,14 +25,16 @@ from tensorpost.values.problems import (
     InvalidJson,
     InvalidParameter,
     TensorMismatch,
+    TensorpostError,
     Violation,
 )
 
 from ..background_threads import CallerThreads
 from ..calls.byte_strings import read_strings
 from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, OpenSink
+from ..declared_pictures import DeclaredInputs, as_declared, channel_violations, explain, other_media_type
 from ..encoded_bodies import Npz, Picture
-from ..media_types import IMAGE_TYPES, MediaType, Pixels, RequestFormat, require_parts
+from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
 from ..multipart import ModelTensors, Multipart
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
@@ -59,10 +62,8 @@ from .held_inputs import (
 )
 from .kept_answer import KeepRequest, KeptAnswer
 from .operator_answer import OperatorAnswer
-from .stored_dialect import StoredDialect
+from .stored_dialect import StoredDialect, StoredParser
 from .wire import ReadContext
-
-_FOR_MODELS = Pixels("NCHW", "float32")
 
 ParsedHead = TypeVar("ParsedHead")
 
@@ -241,7 +242,7 @@ class OperatorWire:
             strings = StringCall(cast("OnnxNode", graph.operation), table or StringTable())
             memory = None if memory is None else read_strings(strings, tensors, memory)
         stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
-        answer: Answer = OperatorAnswer(format_, graph, id_, rows)
+        answer: Answer = OperatorAnswer.of(format_, graph, id_, rows)
         if keep is not None:
             answer = KeptAnswer(graph, keep, self._tensors)
         if memory is not None:
@@ -293,29 +294,23 @@ class OperatorWire:
         else:
             media_type = format_.request.value
             encoded = await threads.run(True, Picture.read, content, media_type, name, format_.read, settings)
-        tensors = [
-            AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
-        ]
-        values = self._values_of_held()
-        for index, tensor in enumerate(tensors):
-            if tensor.name in self._parser.value_names:
-                _refuse_large_value(tensor)
-                block = memoryview(bytearray(tensor.size_in_bytes))
-                await threads.run(True, encoded.decode_into, [block], index)
-                values |= self._values([tensor], [block])
+        inputs = self._parser.declared(None)
+        encoded = as_declared(encoded, inputs)
+        _refuse_channels(self._parser, [encoded], inputs)
+        values = await self._decoded_values(encoded, threads)
+
+        def parse(sent: Encoded) -> Call:
+            return self._parse(context.query, format_, _announced(sent), None, values, encoded=sent)
+
         try:
-            return await threads.run(
-                len(tensors) > 1, self._parse, context.query, format_, tensors, None, values, encoded=encoded
-            )
+            return await threads.run(len(encoded.tensors) > 1, parse, encoded)
         except InvalidDescriptor as error:
-            of_inputs = any("inputs" in each.path for each in error.violations) or self._parser.document_name == "op"
-            if format_.request in IMAGE_TYPES and of_inputs:
-                ((_, row, shape),) = encoded.tensors
-                axes = format_.read.axes(format_.request.value)
-                error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {axes}"
+            explain(error, [encoded], inputs, in_parts=False)
+            if isinstance(encoded, Picture) and self._parser.document_name == "op":
+                error.detail += await threads.run(True, _about_body, encoded, parse)
             raise
         except InvalidParameter as error:
-            _explain_pictures(error, [encoded])
+            explain(error, [encoded], inputs, in_parts=False)
             raise
         except TensorMismatch as error:
             if format_.request is MediaType.NPZ:
@@ -332,35 +327,43 @@ class OperatorWire:
         of_model = isinstance(parser, GraphParser) and parser.of_model
         texts = ["model"] if of_model else [parser.document_name]
         parts = await threads.run(True, Multipart.read, content, format_.boundary, texts, format_.read, settings)
+        if of_model:
+            held = {each.name: (each.layout, each.data) for each in self._held}
+            found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query), held)
+            names = found.graph.inputs  # without inputs that the wanted outputs do not need
+            self._held = [replace(each, name=names[each.name]) for each in self._held if each.name in names]
+            return await self._call_of_parts(context, format_, found, found.graph.document)
+        text = parts.texts.get(parser.document_name)
+        document = read_document(None if text is None else _utf8(text), parser.document_name)
+        inputs = parser.declared(document)
+        parts = parts.declared(inputs)
+        _refuse_channels(parser, parts.parts, inputs)
         try:
-            return await self._call_of_parts(context, format_, parts)
-        except InvalidParameter as error:
-            _explain_pictures(error, parts.parts)
+            return await self._call_of_parts(context, format_, parts, document)
+        except (InvalidDescriptor, InvalidParameter) as error:
+            explain(error, parts.parts, inputs, in_parts=True)
             raise
 
-    async def _call_of_parts(self, context: ReadContext, format_: RequestFormat, parts: Multipart) -> Call:
+    async def _call_of_parts(
+        self, context: ReadContext, format_: RequestFormat, encoded: Encoded, document: Mapping[str, Any] | None
+    ) -> Call:
+        threads, tensors = context.slow_threads, _announced(encoded)
+        values = await self._decoded_values(encoded, threads)
+        return await threads.run(
+            len(tensors) > 1, self._parse, context.query, format_, tensors, document, values, encoded=encoded
+        )
+
+    async def _decoded_values(self, encoded: Encoded, threads: CallerThreads) -> dict[str, Any]:
+        """The elements of the tensors that are part of the operation, which are small."""
         assert self._parser is not None
-        threads, parser = context.slow_threads, self._parser
-        if isinstance(parser, GraphParser) and parser.of_model:
-            found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query))
-            encoded: Encoded = found
-            document: Mapping[str, Any] | None = found.graph.document
-        else:
-            text = parts.texts.get(parser.document_name)
-            encoded, document = parts, read_document(None if text is None else _utf8(text), parser.document_name)
-        tensors = [
-            AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
-        ]
         values = self._values_of_held()
-        for index, tensor in enumerate(tensors):
-            if tensor.name in parser.value_names:
+        for index, tensor in enumerate(_announced(encoded)):
+            if tensor.name in self._parser.value_names:
                 _refuse_large_value(tensor)
                 block = memoryview(bytearray(tensor.size_in_bytes))
                 await threads.run(True, encoded.decode_into, [block], index)
                 values |= self._values([tensor], [block])
-        return await threads.run(
-            len(tensors) > 1, self._parse, context.query, format_, tensors, document, values, encoded=encoded
-        )
+        return values
 
     def _of_json(self, body: object, sent_arrays: Mapping[str, Any], query: str, format_: RequestFormat) -> Call:
         """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
@@ -441,15 +444,33 @@ def _utf8(text: memoryview) -> str:
         raise InvalidJson(f"the document is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _explain_pictures(error: InvalidParameter, parts: Sequence[object]) -> None:
-    """Say in an error about inputs of a model what a picture among them is, and what it can be."""
-    for part in parts:
-        if isinstance(part, Picture) and repr(part.name) in error.detail and part.pixels != _FOR_MODELS:
-            media_type = f"image/{part.image.format.lower()}"
-            error.detail += (
-                f"; {part.name!r} is a picture, which is float32 from 0 to 1, channels first, with the Content-Type "
-                f"{media_type}; layout=NCHW; dtype=float32"
-            )
+def _announced(encoded: Encoded) -> list[AnnouncedTensor]:
+    return [AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors]
+
+
+def _refuse_channels(parser: CallParser, parts: Sequence[object], inputs: DeclaredInputs) -> None:
+    """Refuse pictures with other channels than their inputs have."""
+    of_model = isinstance(parser, StoredParser) and parser.of_model
+    violations = channel_violations(parts, inputs, "model" if of_model else "graph")
+    if violations and of_model:
+        raise InvalidParameter(violations[0].message)
+    if violations:
+        raise InvalidDescriptor.of(violations).prefixed("graph")
+
+
+def _about_body(picture: Picture, parse: Callable[[Encoded], Call]) -> str:
+    """What a picture is that an operator refuses, and the Content-Type with which the operator takes it."""
+
+    def is_taken(other: Picture) -> bool:
+        try:
+            parse(other)
+        except TensorpostError:
+            return False
+        return True
+
+    ((_, row, shape),) = picture.tensors
+    said = f"; the body is {row.numpy_name} of shape {list(shape)}"
+    return said + other_media_type(picture, is_taken, in_parts=False)
 
 
 def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:

@@ -13,10 +13,12 @@ from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
 from ..calls.call import AnnouncedTensor, RunOptions
-from .call_parser import CallInput, is_input, layouts_of, match_names, refuse_unknown, take_options
+from ..declared_pictures import DeclaredInputs
+from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
+_PARAMETERS = ("outputs", *_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,14 @@ class StoredParser:
         self._batched = dialect.stored.input_names
         self.inputs: Sequence[CallInput] = self._source.call_inputs
         self.value_names = self._source.value_names
+        self.of_model = self._source.kind == "onnx"
 
     def has_input(self, name: str) -> bool:
-        return is_input(self.inputs, name)
+        return name not in self._known
+
+    def declared(self, document: Mapping[str, Any] | None) -> DeclaredInputs:
+        """See `CallParser.declared`."""
+        return {tensor.name: tensor for tensor in self._source.inputs}
 
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],

@@ -66,7 +66,7 @@ class TensorReadWire:
         data = tensor.data[begin : begin + layout.size_in_bytes]
         graph = Graph.of(TensorBox(layout))
         announced = AnnouncedTensor("tensor", layout.data_type, layout.sizes, layout.size_in_bytes, is_held=True)
-        answer = OperatorAnswer(format_, graph, None)
+        answer = OperatorAnswer.of(format_, graph, None)
         return Call(graph, _BY_NUMPY, [announced], answer, held=[data], held_tags=[tensor.tag], is_repeatable=False)
 
     def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
