@@ -10,6 +10,7 @@ import importlib
 import ipaddress
 import logging
 import os
+import shutil
 import socket
 import sys
 import time
@@ -25,15 +26,20 @@ from pydantic import ValidationError
 from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
+from . import machine
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
 from .listener import Listener, address_of, inherited_socket, is_loopback, listen_for_grpc
 from .service_links import is_service_link
 from .setting_errors import read_settings
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_descriptions, setting_variable
+from .shared.shared_folder import MEMORY_FOLDER
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL", "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE")
 """Variables that the command line reads itself."""
+
+CORES_OF_PROCESS, MOST_USUAL_PROCESSES = 4, 8
+"""Cores for each process, and the most processes, where no number is set (docs/decisions/0049-several-processes.md)."""
 
 _BY_RUNTIME = "ONNX's convolutions, pooling, normalizations and others that tensorpost has no code for"
 _log = logging.getLogger(__name__)
@@ -129,23 +135,32 @@ def _supervise(
 
 
 def processes_of(settings: Settings, workers: int | None) -> int:
-    """How many processes serve, as an option or the settings say.
+    """How many processes serve: as an option or the settings say, or as many as the machine is worth.
 
     Raises:
         InvalidParameter: there can be one only, and more are wished for.
     """
-    processes = settings.workers if workers is None else workers
-    if processes == 1:
-        return 1
-    wish = f"--workers {processes} ({setting_variable('workers')})"
-    if sys.platform == "win32":
+    wished = settings.workers if workers is None else workers
+    if wished is None:
+        return _usual_processes(settings)
+    wish = f"--workers {wished} ({setting_variable('workers')})"
+    if wished > 1 and sys.platform == "win32":
         raise InvalidParameter(f"{wish} needs signals and sockets that Windows does not have; use 1")
-    if settings.cuda_shared_memory:
+    if wished > 1 and settings.cuda_shared_memory:
         raise InvalidParameter(
             f"{wish} and {setting_variable('cuda_shared_memory')} do not go together: a region of a CUDA device is "
             "open in one process; use 1, or turn the setting off"
         )
-    return processes
+    return wished
+
+
+def _usual_processes(settings: Settings) -> int:
+    if sys.platform != "linux" or settings.cuda_shared_memory or not MEMORY_FOLDER.is_dir():
+        return 1
+    if shutil.disk_usage(MEMORY_FOLDER).free < settings.max_held_tensor_bytes:
+        return 1
+    gpus = machine.nvidia_gpus() if settings.backend in ("auto", "cuda") else 0
+    return min(gpus or max(1, machine.cores() // CORES_OF_PROCESS), MOST_USUAL_PROCESSES)
 
 
 def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:

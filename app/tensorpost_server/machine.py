@@ -80,6 +80,13 @@ def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     return min(found)
 
 
+def nvidia_gpus(devices: Path = Path("/dev")) -> int:
+    """How many NVIDIA GPUs this process may use, found without their driver (Linux)."""
+    found = sum(each.name.removeprefix("nvidia").isdigit() for each in devices.glob("nvidia*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else min(found, len([each for each in visible.split(",") if each.strip()]))
+
+
 def _cgroup_directories(groups: Path, own_groups: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """The cgroup directories of this process for a controller, from its own to the root, with the cgroup version."""
     for line in _text(own_groups).splitlines():

@@ -90,7 +90,11 @@ def open_pool(
     """
     group = ProcessGroup() if group is None else group
     options = DeviceOptions(
-        threads={name: group.share_of(threads) for name, threads in settings.threads_by_backend().items()},
+        threads={
+            # Each may use all cores, unless somebody has said how many there are to be.
+            name: group.share_of(threads) if "numpy_threads" in settings.model_fields_set else threads
+            for name, threads in settings.threads_by_backend().items()
+        },
         cuda_memory_bytes=settings.cuda_memory_bytes,
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
         directml_debug=settings.directml_debug,

@@ -64,6 +64,7 @@ def _serve(said: dict[str, Any]) -> None:
     created.state.service.end = server.end
     logging.getLogger(__name__).debug("the process at place %d serves %s", group.place, address)
     server.run_until_stopped(listener)
+    group.release()
 
 
 def _tell(descriptor: int, line: dict[str, Any]) -> None:

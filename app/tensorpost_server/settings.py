@@ -337,9 +337,11 @@ class Settings(BaseSettings):
     to 30 seconds, about 100 in each second."""
     keep_alive_seconds: int = Field(default=75, ge=1)
     """How long an idle connection stays open, seconds. Above the usual proxies' 60."""
-    workers: int = Field(default=1, ge=1, le=64)
-    """Processes that serve the address together (tensorpost serve --workers). Limits hold for all of them together, and
-    threads and caches are divided among them. Each takes some 100 MiB in addition to memory_bytes."""
+    workers: int | None = Field(default=None, ge=1, le=64)
+    """Processes that serve the address together (tensorpost serve --workers, not on Windows). Limits hold for all of
+    them together; caches and processes of libraries are divided among them, and numpy_threads if it is set. Each takes
+    some 150 MiB in addition to memory_bytes. Default: one for each NVIDIA GPU; without one, one for each four cores, at
+    most 8; but 1 if held tensors of max_held_tensor_bytes do not fit into /dev/shm, or with cuda_shared_memory."""
     shutdown_seconds: int = Field(default=30, ge=1)
     """How long requests in flight may continue after the signal to stop, seconds. Kubernetes waits for the same time by
     default. While there are such requests, the port stays open for up to half of this time and /v2/health/ready answers

@@ -129,6 +129,7 @@ class Supervisor:
             os.close(self._life_of_processes)
             os.close(self._life)
             self._selector.close()
+            self._group.release()
             wake.close()
             woken.close()
             remove_shared_folder(self._folder)

@@ -46,6 +46,11 @@ class SharedBuckets:
         with path.open("wb") as file:
             file.truncate(ROWS * _ROW.size)
 
+    def close(self) -> None:
+        """Let go of the file."""
+        self._map.close()
+        self._file.close()
+
     @contextmanager
     def lock(self) -> Generator[None]:
         """Keep the other processes from changing a bucket; not to be held twice."""

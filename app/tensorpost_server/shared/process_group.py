@@ -92,6 +92,15 @@ class ProcessGroup:
             (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
             self.requests.hold(int(held_bytes) - self.requests.held_bytes)
 
+    def release(self) -> None:
+        """Let go of the files; what this process had counted stays until `clear`."""
+        for counts in (self.requests, self.connections, self.grpc_connections):
+            if isinstance(counts, SharedCounts):
+                counts.close()
+        if self.buckets is not None:
+            self.buckets.close()
+        self.catalogue.close()
+
     def close(self) -> None:
         """Take no more connections from the others. What is counted stays until the process has ended."""
         self.set_ready(is_ready=False)

@@ -144,7 +144,7 @@ def serve(
             min=1,
             max=64,
             help="Processes that serve the address together; they share memory, devices, quotas and what is stored.  "
-            "[default: setting TENSORPOST_WORKERS, or 1]",
+            "[default: setting TENSORPOST_WORKERS, or one for each GPU, or for each four cores]",
         ),
     ] = None,
     ray: Annotated[

@@ -102,9 +102,9 @@ class SharedTokenBucket(TokenBucket):
         with self._buckets.lock():
             return self._wait(now, taken)
 
-    def take(self, count: int) -> None:
+    def take(self, count: int, now: float | None = None) -> None:
         with self._buckets.lock():
-            self._wait(time.monotonic(), 0)
+            self._wait(time.monotonic() if now is None else now, 0)
             super().take(count)
             self._buckets.write(self._name, self._most, BucketState(self._level, self._since))
 
