@@ -48,7 +48,7 @@ def app() -> Iterator[AppClient]:
 
 def pass_time(app: AppClient, **seconds: int) -> None:
     """Let so many seconds pass since tensors were used, or made."""
-    with app.service.group.catalogue.change() as database:
+    with app.service.group.database.change() as database:
         for column, passed in seconds.items():
             database.execute(f"UPDATE tensors SET {column} = {column} - ?", (passed,))  # a column of ours
 
@@ -645,7 +645,7 @@ def test_what_is_known_of_tensors_that_are_gone_is_bounded(app: AppClient) -> No
     hold(app, "first")
     app.request("DELETE", "/v1/tensors/first")
     hold(app, "second")
-    with app.service.group.catalogue.change() as database:
+    with app.service.group.database.change() as database:
         rows = [("", str(number), "deleted", 0.0) for number in range(MOST_GONE - 1)]
         database.executemany("INSERT INTO tensors_gone (owner, name, reason, at) VALUES (?, ?, ?, ?)", rows)
     assert_problem(app.get("/v1/tensors/first"), 410, "tensor-gone")

@@ -179,7 +179,7 @@ def test_what_a_process_had_counted_is_taken_out(tmp_path: Path) -> None:
     supervisor, one, other = [ProcessGroup.join(tmp_path, place, 2) for place in (0, 0, 1)]
     admission = Admission(1000, 4, 1, counts=other.requests)
     admission.admit(100, "anna")
-    with other.catalogue.change() as database:
+    with other.database.change() as database:
         values = "'', 'half', 1, 'float32', '[1]', 50, 0, 0, 0"
         database.execute(
             "INSERT INTO tensors (owner, reserved, place, data_type, sizes, size, created, began, used) "
@@ -189,6 +189,6 @@ def test_what_a_process_had_counted_is_taken_out(tmp_path: Path) -> None:
     assert (one.requests.others(None), one.requests.held_bytes) == ((1, 100), 50)
     supervisor.clear(1)
     assert (one.requests.others(None), one.requests.others("anna"), one.requests.held_bytes) == ((0, 0), (0, 0), 0)
-    assert one.catalogue.database.execute("SELECT count(*) FROM tensors").fetchone() == (0,)
+    assert one.database.connection.execute("SELECT count(*) FROM tensors").fetchone() == (0,)
     for group in (supervisor, one, other):
         group.release()

@@ -22,7 +22,7 @@ from typing import Self
 
 from tensorpost.values.problems import InsufficientStorage, LimitExceeded, TooBusy
 
-from ..shared.counts import Counts, NoOthers
+from ..shared.counts import NoOthers, ProcessCounts
 from .buffer_pool import BufferPool
 
 REFUSALS_PER_SECOND = 100
@@ -164,7 +164,7 @@ class Admission:
     clock: Callable[[], float] = time.monotonic
     held: dict[str, Held] = field(default_factory=dict[str, Held])
     uploads: dict[Ticket, Upload] = field(default_factory=dict[Ticket, Upload])
-    counts: Counts = field(default_factory=NoOthers)
+    counts: ProcessCounts = field(default_factory=NoOthers)
     _next_turn: float = 0.0
 
     @property

@@ -18,7 +18,7 @@ ROWS = 4096
 """Callers that are counted together at a time. Those beyond are counted by each process for itself."""
 
 NONE_READY = 1 << 62
-"""What `Counts.least` says where no other process takes connections."""
+"""What `ProcessCounts.least` says where no other process takes connections."""
 
 _PROBES = 64
 _KEY_BYTES = 16
@@ -33,7 +33,7 @@ class Count(NamedTuple):
     second: int = 0
 
 
-class Counts(Protocol):
+class ProcessCounts(Protocol):
     """What the other processes have counted; `NoOthers` where there is one process. None is the key of all together."""
 
     def others(self, key: str | None) -> Count:
@@ -54,7 +54,7 @@ class Counts(Protocol):
         ...
 
     def hold(self, size_in_bytes: int) -> None:
-        """Add to the bytes of held tensors, within a transaction of the catalogue."""
+        """Add to the bytes of held tensors, within a transaction of the database."""
         ...
 
     def lock(self) -> AbstractContextManager[None]:
@@ -63,7 +63,7 @@ class Counts(Protocol):
 
 
 class NoOthers:
-    """See `Counts`: there is one process."""
+    """See `ProcessCounts`: there is one process."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -86,7 +86,7 @@ class NoOthers:
 
 
 class SharedCounts:
-    """See `Counts`: numbers in a file that all processes map. Used from one thread of each.
+    """See `ProcessCounts`: numbers in a file that all processes map. Used from one thread of each.
 
     Args:
         path: the file, which `create` has made.

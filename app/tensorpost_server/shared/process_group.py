@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .buckets import SharedBuckets
-from .catalogue import Catalogue
-from .counts import Counts, NoOthers, SharedCounts
+from .counts import NoOthers, ProcessCounts, SharedCounts
+from .shared_database import SharedDatabase
 from .shared_folder import shared_file, tensor_path
 from .siblings import Siblings
 
@@ -26,7 +26,7 @@ class ProcessGroup:
         requests: requests and bytes in flight.
         connections: open connections.
         buckets: what is left of quotas; None if there is one process.
-        catalogue: what is kept.
+        database: what is kept.
         grpc_connections: open connections of gRPC.
         siblings: the other processes, to ask them something.
         grpc_listener: the socket on which all listen for gRPC; None if there is none, or the process makes its own.
@@ -35,11 +35,11 @@ class ProcessGroup:
     folder: Path | None = None
     place: int = 0
     processes: int = 1
-    requests: Counts = field(default_factory=NoOthers)
-    connections: Counts = field(default_factory=NoOthers)
+    requests: ProcessCounts = field(default_factory=NoOthers)
+    connections: ProcessCounts = field(default_factory=NoOthers)
     buckets: SharedBuckets | None = None
-    catalogue: Catalogue = field(default_factory=Catalogue)
-    grpc_connections: Counts = field(default_factory=NoOthers)
+    database: SharedDatabase = field(default_factory=SharedDatabase)
+    grpc_connections: ProcessCounts = field(default_factory=NoOthers)
     grpc_listener: socket.socket | None = None
     siblings: Siblings = field(default_factory=lambda: Siblings(None, 0))
 
@@ -49,7 +49,7 @@ class ProcessGroup:
         for name in _COUNTS:
             SharedCounts.create(shared_file(folder, name), places_of(processes))
         SharedBuckets.create(shared_file(folder, "buckets"))
-        Catalogue(shared_file(folder, "catalogue")).close()
+        SharedDatabase(shared_file(folder, "database")).close()
 
     @classmethod
     def join(cls, folder: Path, place: int, processes: int, grpc_listener: socket.socket | None = None) -> ProcessGroup:
@@ -58,10 +58,10 @@ class ProcessGroup:
             SharedCounts(shared_file(folder, name), place, places_of(processes)) for name in _COUNTS
         ]
         buckets = SharedBuckets(shared_file(folder, "buckets"))
-        catalogue = Catalogue(shared_file(folder, "catalogue"))
+        database = SharedDatabase(shared_file(folder, "database"))
         return cls(
             folder, place, processes, requests=requests, connections=connections, grpc_connections=grpc,
-            buckets=buckets, catalogue=catalogue, siblings=Siblings(folder, place), grpc_listener=grpc_listener,
+            buckets=buckets, database=database, siblings=Siblings(folder, place), grpc_listener=grpc_listener,
         )  # fmt: skip
 
     @property
@@ -80,7 +80,7 @@ class ProcessGroup:
             if isinstance(counts, SharedCounts):
                 counts.clear(place)
         assert self.folder is not None
-        with self.catalogue.change() as database:
+        with self.database.change() as database:
             database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
             freed = database.execute(
                 "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
@@ -99,7 +99,7 @@ class ProcessGroup:
                 counts.close()
         if self.buckets is not None:
             self.buckets.close()
-        self.catalogue.close()
+        self.database.close()
 
     def close(self) -> None:
         """Take no more connections from the others. What is counted stays until the process has ended."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from ...shared.counts import Counts, NoOthers
+from ...shared.counts import NoOthers, ProcessCounts
 from ..caller_address import network_of
 
 HEALTH_PATHS = b"/v2/health/"
@@ -46,7 +46,7 @@ class ConnectionBudget:
         counts: the connections of other processes of this server; None if there are none.
     """
 
-    def __init__(self, most: int, most_per_address: int | None, counts: Counts | None = None) -> None:
+    def __init__(self, most: int, most_per_address: int | None, counts: ProcessCounts | None = None) -> None:
         self._counts = NoOthers() if counts is None else counts
         self._most = most
         self._most_per_address = max(1, most // 2) if most_per_address is None else most_per_address

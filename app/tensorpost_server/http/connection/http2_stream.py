@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from ...shared.counts import Counts
+from ...shared.counts import ProcessCounts
 from .call_slots import CallSlots
 from .connection_budget import ConnectionBudget
 from .frames import (
@@ -51,7 +51,7 @@ class Http2Shared:
     def __init__(
         self, limits: ConnectionLimits, keep_alive_seconds: float, idle_seconds: float,
         handle: Callable[[Stream], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop,
-        counts: Counts | None = None,
+        counts: ProcessCounts | None = None,
     ) -> None:  # fmt: skip
         self.limits, self.handle, self.loop = limits, handle, loop
         self.keep_alive_seconds, self.idle_seconds = keep_alive_seconds, idle_seconds

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from uvicorn.server import ServerState
 
-from ...shared.counts import Counts
+from ...shared.counts import ProcessCounts
 from .connection_budget import ConnectionBudget
 from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor
@@ -24,7 +24,7 @@ class SharedState:
         server: ServerState,
         limits: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        counts: Counts | None,
+        counts: ProcessCounts | None,
     ) -> None:
         self.budget = ConnectionBudget(limits.connections, limits.connections_per_address, counts)
         self.monitor = ConnectionMonitor(server.connections, self.budget, loop, limits.interval)
@@ -36,7 +36,7 @@ _SHARED: WeakKeyDictionary[ServerState, SharedState] = WeakKeyDictionary()
 
 
 def shared_state(
-    server: ServerState, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop, counts: Counts | None = None
+    server: ServerState, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop, counts: ProcessCounts | None = None
 ) -> SharedState:
     """The state of this server; made when it is first asked for, and gone with the server.
 

@@ -214,7 +214,7 @@ class SharedMemory:
         except BaseException:
             os.close(descriptor)
             raise
-        with self._group.catalogue.change() as database:
+        with self._group.database.change() as database:
             row = owner, name, str(key), begin, length, time.monotonic()
             number = database.execute(
                 "INSERT INTO regions (owner, name, key, offset, size, used) VALUES (?, ?, ?, ?, ?, ?)", row
@@ -296,10 +296,10 @@ class SharedMemory:
 
     def _take_over(self) -> None:
         """Open regions that other processes have registered, and close those that they have unregistered."""
-        if not self._group.is_shared or (version := self._group.catalogue.version) == self._version:
+        if not self._group.is_shared or (version := self._group.database.version) == self._version:
             return
         self._version = version
-        rows = self._group.catalogue.database.execute("SELECT number, owner, name, key, offset, size FROM regions")
+        rows = self._group.database.connection.execute("SELECT number, owner, name, key, offset, size FROM regions")
         there = {row[0]: row for row in rows.fetchall()}
         for region in self._all():
             if isinstance(region, SystemRegion) and there.pop(region.number, None) is None:
@@ -313,7 +313,7 @@ class SharedMemory:
         if not isinstance(region, SystemRegion) or not self._group.is_shared:
             return False
         query = "SELECT used FROM regions WHERE number = ?"
-        row = self._group.catalogue.database.execute(query, (region.number,)).fetchone()
+        row = self._group.database.connection.execute(query, (region.number,)).fetchone()
         return row is not None and time.monotonic() - row[0] <= UNLINKED_SECONDS
 
     def _note_use(self, region: AnyRegion) -> None:
@@ -322,12 +322,12 @@ class SharedMemory:
             return
         now = time.monotonic()
         query = "UPDATE regions SET used = ? WHERE number = ? AND used < ?"
-        self._group.catalogue.database.execute(query, (now, region.number, now - UNLINKED_SECONDS / 4))
+        self._group.database.connection.execute(query, (now, region.number, now - UNLINKED_SECONDS / 4))
 
     def _forget(self, region: AnyRegion) -> None:
         """Take a region out, for all processes."""
         if isinstance(region, SystemRegion):
-            self._group.catalogue.database.execute("DELETE FROM regions WHERE number = ?", (region.number,))
+            self._group.database.connection.execute("DELETE FROM regions WHERE number = ?", (region.number,))
         self._remove(region)
 
     def _add(self, region: AnyRegion) -> None:

@@ -86,7 +86,7 @@ class StoreEntry:
         model: what `/v2` says of it, once somebody has asked.
         joined_calls: how many calls were computed together with others, or could have been.
         batches_computed: how many batches of them were computed.
-        number: its number in the catalogue of several processes; 0 if it is not there.
+        number: its number in the database of several processes; 0 if it is not there.
         noted: the last use that the other processes know of.
         plans: plans of its calls; see `KeptGraph`.
     """

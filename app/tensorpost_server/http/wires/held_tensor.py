@@ -1,4 +1,4 @@
-"""What the catalogue says of a held tensor."""
+"""What the database says of a held tensor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tensorpost.values.layout import Layout
 
 COLUMNS = """number, owner, name, data_type, sizes, created, began, used,
     EXISTS (SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number)"""
-"""The columns of the table `tensors` that `HeldTensor.of_row` reads."""
+"""The columns of the table `tensors` that `HeldTensorRow.of_row` reads."""
 
 
-class HeldTensor(NamedTuple):
-    """A tensor as it was when the catalogue was read.
+class HeldTensorRow(NamedTuple):
+    """A tensor as it was when the database was read.
 
     Attributes:
         number: a number that no other tensor of this server has.
@@ -39,7 +39,7 @@ class HeldTensor(NamedTuple):
     is_in_use: bool
 
     @classmethod
-    def of_row(cls, row: Sequence[Any]) -> HeldTensor:
+    def of_row(cls, row: Sequence[Any]) -> HeldTensorRow:
         """Read a row of `COLUMNS`."""
         number, owner, name, kind, sizes, created, began, used, is_in_use = row
         layout = Layout.row_major(data_type(kind), tuple(json.loads(sizes)))

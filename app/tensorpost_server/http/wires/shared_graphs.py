@@ -1,6 +1,6 @@
-"""Stored graphs of a server with several processes: each process has all of them, as the catalogue lists them.
+"""Stored graphs of a server with several processes: each process has all of them, as the database lists them.
 
-A process that stores, changes or deletes a graph says so in the catalogue, and waits until the others have done the
+A process that stores, changes or deletes a graph says so in the database, and waits until the others have done the
 same before it answers; so a call after the answer finds the same graphs in any of them.
 """
 
@@ -29,7 +29,7 @@ from .graph_sources import read_source
 from .graph_store import GraphStore, GraphVersion, StoreEntry
 
 GRAPHS_QUESTION, FOLDER_QUESTION = "graphs", "graphs of the folder"
-"""What a process asks of the others: to do what the catalogue says, or to read a graph of the folder again."""
+"""What a process asks of the others: to do what the database says, or to read a graph of the folder again."""
 
 _ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class SharedGraphs:
             await self._threads.run(True, shared_file(folder, files[each.version]).write_bytes, each.content)
         media_types = {each.version: each.media_type for each in stored}
         entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
-        with self.group.catalogue.change() as database:
+        with self.group.database.change() as database:
             found = database.execute(f"{_ROWS} WHERE owner = ? AND name = ?", (owner, name)).fetchall()
             rows = {row.version: row for row in map(_Row._make, found)}
             for version, row in rows.items():
@@ -132,11 +132,11 @@ class SharedGraphs:
         await self.group.siblings.ask(GRAPHS_QUESTION)
 
     async def synchronize(self) -> None:
-        """Store and drop graphs in this process as the catalogue says."""
+        """Store and drop graphs in this process as the database says."""
         async with self._lock:
-            while (version := self.group.catalogue.version) != self._version:
+            while (version := self.group.database.version) != self._version:
                 self._version = version
-                rows = {row.number: row for row in map(_Row._make, self.group.catalogue.database.execute(_ROWS))}
+                rows = {row.number: row for row in map(_Row._make, self.group.database.connection.execute(_ROWS))}
                 for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
                     self.store.drop(entry)
                 here = {each.number for each in self.store.entries()}
@@ -158,7 +158,7 @@ class SharedGraphs:
         for entry in [each for each in self.store.entries() if each.number and each.used > each.noted]:
             query = "UPDATE graphs SET used = max(used, ?) WHERE number = ?"
             entry.noted = entry.used
-            if not self.group.catalogue.database.execute(query, (entry.used, entry.number)).rowcount:
+            if not self.group.database.connection.execute(query, (entry.used, entry.number)).rowcount:
                 self.store.drop(entry)
 
     async def _take_over(self, row: _Row) -> None:
@@ -174,15 +174,15 @@ class SharedGraphs:
             )
             self._known.add(row.number)
         except FileNotFoundError:
-            pass  # it was replaced meanwhile, which the next look at the catalogue finds
+            pass  # it was replaced meanwhile, which the next look at the database finds
         except TensorpostError as error:
             _log.error("the graph %r, which another process has stored, is not here: %s", row.name, error.detail)
 
     def _drop_row_if_idle(self, entry: StoreEntry, since: float) -> bool:
-        """Whether no process has used a graph since then; then it is taken out of the catalogue."""
+        """Whether no process has used a graph since then; then it is taken out of the database."""
         folder = self.group.folder
         assert folder is not None
-        with self.group.catalogue.change() as database:
+        with self.group.database.change() as database:
             query = "DELETE FROM graphs WHERE number = ? AND used < ? RETURNING file"
             if (dropped := database.execute(query, (entry.number, since)).fetchone()) is not None:
                 _remove_files(database, folder, [dropped[0]])

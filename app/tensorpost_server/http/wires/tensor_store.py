@@ -3,7 +3,7 @@
 The bytes of a tensor never change. Replacing or deleting one takes its name away; its memory is given back when the
 last request that reads it has ended. What it takes is part of the memory budget until then.
 
-Which tensors there are, and which process reads them, is in the catalogue that all processes share; a process has the
+Which tensors there are, and which process reads them, is in the database that all processes share; a process has the
 bytes of those open that it has used.
 """
 
@@ -31,7 +31,7 @@ from tensorpost.values.problems import (
 from ...engine import Admission
 from ...settings import Settings, setting_variable
 from ...shared.process_group import ProcessGroup
-from .held_tensor import COLUMNS, HeldTensor
+from .held_tensor import COLUMNS, HeldTensorRow
 from .tensor_memory import OwnMemory, SharedMemoryFiles, TensorMemory
 
 MOST_GONE = 4096
@@ -54,7 +54,7 @@ class OpenTensor:
         uses: how many requests of this process read it.
     """
 
-    held: HeldTensor
+    held: HeldTensorRow
     data: memoryview
     _store: TensorStore
     uses: int = 0
@@ -99,7 +99,7 @@ class TensorPlace:
     _store: TensorStore
     is_open: bool = True
 
-    def finish(self) -> tuple[HeldTensor, bool]:
+    def finish(self) -> tuple[HeldTensorRow, bool]:
         """Give the tensor its name; all of its bytes have been written.
 
         Returns:
@@ -180,13 +180,13 @@ class TensorStore:
             database.execute("UPDATE tensors SET used = ? WHERE number = ?", (time.monotonic(), number))
             self._free_unless_used(number)
 
-    def listed(self, owner: str) -> Sequence[HeldTensor]:
+    def listed(self, owner: str) -> Sequence[HeldTensorRow]:
         """The caller's tensors, by name."""
         self.sweep()
         rows = self._database.execute(f"{_NAMED} AND owner = ? ORDER BY name", (owner,))
-        return [HeldTensor.of_row(row) for row in rows]
+        return [HeldTensorRow.of_row(row) for row in rows]
 
-    def data_of(self, tensor: HeldTensor) -> memoryview | None:
+    def data_of(self, tensor: HeldTensorRow) -> memoryview | None:
         """The bytes of a tensor, where this process has them open."""
         known = self._open.get(tensor.number)
         return None if known is None else known.data
@@ -246,7 +246,7 @@ class TensorStore:
             raise
         return place
 
-    def finish(self, places: Sequence[TensorPlace]) -> list[tuple[HeldTensor, bool]]:
+    def finish(self, places: Sequence[TensorPlace]) -> list[tuple[HeldTensorRow, bool]]:
         """Give tensors their names, all of them or none; all of their bytes have been written.
 
         Returns:
@@ -255,7 +255,7 @@ class TensorStore:
         Raises:
             TensorExists: another request has made one of these names meanwhile.
         """
-        made: list[tuple[HeldTensor, bool]] = []
+        made: list[tuple[HeldTensorRow, bool]] = []
         with self._change() as database:
             for place in places:
                 self.check_new(place.owner, place.name, replaces=place.replaces)
@@ -270,7 +270,7 @@ class TensorStore:
                     "used = ? WHERE number = ?",
                     (created, now, now, place.number),
                 )
-                held = HeldTensor(
+                held = HeldTensorRow(
                     place.number, place.owner, place.name, place.layout, created, now, now, is_in_use=False
                 )
                 made.append((held, before is not None))
@@ -313,7 +313,7 @@ class TensorStore:
         # None can be over that was used since then and is not older.
         rows = self._database.execute(f"{_NAMED} AND (used <= ?1 OR began <= ?1)", (before,)).fetchall()
         for row in rows:
-            self._drop_if_over(HeldTensor.of_row(row))
+            self._drop_if_over(HeldTensorRow.of_row(row))
         self._close_freed()
 
     def close(self) -> None:
@@ -321,21 +321,21 @@ class TensorStore:
         if not self.group.is_shared:
             with self._change() as database:
                 for row in database.execute(_NAMED).fetchall():
-                    self._drop(HeldTensor.of_row(row), "deleted")
+                    self._drop(HeldTensorRow.of_row(row), "deleted")
         self._open.clear()
 
     @property
     def _database(self) -> sqlite3.Connection:
-        return self.group.catalogue.database
+        return self.group.database.connection
 
     def _change(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self.group.catalogue.change()
+        return self.group.database.change()
 
-    def _named(self, owner: str, name: str) -> HeldTensor | None:
+    def _named(self, owner: str, name: str) -> HeldTensorRow | None:
         row = self._database.execute(f"{_NAMED} AND owner = ? AND name = ?", (owner, name)).fetchone()
-        return None if row is None else HeldTensor.of_row(row)
+        return None if row is None else HeldTensorRow.of_row(row)
 
-    def _find(self, owner: str, name: str) -> HeldTensor:
+    def _find(self, owner: str, name: str) -> HeldTensorRow:
         """See `use`."""
         if (found := self._named(owner, name)) is not None:
             return found
@@ -369,7 +369,7 @@ class TensorStore:
             what = "the memory of all that stays here"
             raise _full(what, admission.kept_bytes + size, admission.memory_bytes // 2, "memory_bytes", ", half of it")
 
-    def _reason_to_drop(self, tensor: HeldTensor) -> str | None:
+    def _reason_to_drop(self, tensor: HeldTensorRow) -> str | None:
         """Why a tensor is not to be kept any longer."""
         settings, now = self.settings, time.monotonic()
         if settings.held_tensor_seconds and now - tensor.began >= settings.held_tensor_seconds:
@@ -377,7 +377,7 @@ class TensorStore:
         idle = not tensor.is_in_use and now - tensor.used >= settings.held_tensor_idle_seconds
         return "idle" if idle else None
 
-    def _drop_if_over(self, tensor: HeldTensor | None) -> None:
+    def _drop_if_over(self, tensor: HeldTensorRow | None) -> None:
         if tensor is None or self._reason_to_drop(tensor) is None:
             return
         with self._change():  # another process may have used it meanwhile
@@ -399,7 +399,7 @@ class TensorStore:
             ),
         }[reason]
 
-    def _drop(self, tensor: HeldTensor, reason: str) -> None:
+    def _drop(self, tensor: HeldTensorRow, reason: str) -> None:
         """Take a tensor's name away, within a transaction."""
         database = self._database
         database.execute("UPDATE tensors SET name = NULL WHERE number = ?", (tensor.number,))
@@ -429,7 +429,7 @@ class TensorStore:
 
     def _close_freed(self) -> None:
         """Let go of tensors that other processes have freed."""
-        version = self.group.catalogue.version
+        version = self.group.database.version
         if version == self._version:
             return
         self._version = version

@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS regions (
 """
 
 
-class Catalogue:
+class SharedDatabase:
     """The database. Used from one thread of each process.
 
     Args:
@@ -56,32 +56,32 @@ class Catalogue:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.database = sqlite3.connect(
+        self.connection = sqlite3.connect(
             ":memory:" if path is None else path, timeout=_WAIT_SECONDS, isolation_level=None,
             check_same_thread=False,  # the application is made on another thread than it runs on
         )  # fmt: skip
         if path is not None:
-            self.database.execute("PRAGMA journal_mode = WAL")
-            self.database.execute("PRAGMA synchronous = OFF")  # after a crash of the machine nothing of it is needed
-        self.database.executescript(_TABLES)
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = OFF")  # after a crash of the machine nothing of it is needed
+        self.connection.executescript(_TABLES)
 
     @contextmanager
     def change(self) -> Generator[sqlite3.Connection]:
         """A transaction that writes: the others wait, and all of it is done or nothing."""
-        database = self.database
-        database.execute("BEGIN IMMEDIATE")
+        connection = self.connection
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            yield database
+            yield connection
         except BaseException:
-            database.execute("ROLLBACK")
+            connection.execute("ROLLBACK")
             raise
-        database.execute("COMMIT")
+        connection.execute("COMMIT")
 
     @property
     def version(self) -> int:
         """Another number after each change that another process has made."""
-        return int(self.database.execute("PRAGMA data_version").fetchone()[0])
+        return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         """Close the database."""
-        self.database.close()
+        self.connection.close()
