@@ -1,6 +1,7 @@
 """Two callers with one name for their held tensors: whether anything of one ever reaches the other.
 
     python -m benchmarks.held_mix [--processes 16] [--rounds 625]
+    TENSORPOST_WORKERS=2 python -m benchmarks.held_mix
 
 Processes of two API keys put, read, compute on and delete tensors of 1,000,000 bytes called `shared`, while tensors
 expire after a second. Each element says whose it is, and every answer is checked. At the end the memory must be back.
@@ -70,7 +71,12 @@ def metrics(server: servers.Server, key: str) -> list[str]:
 
 
 def resident_mebibytes(process: int) -> float:
-    """Resident memory of a process."""
+    """Resident memory of a process and of those that it has started, with what they share counted for each."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text("utf-8").split()
+    return _resident(process) + sum(resident_mebibytes(int(child)) for child in children)
+
+
+def _resident(process: int) -> float:
     status = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
     return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024
 

@@ -46,7 +46,7 @@ def ask_small(port: int, is_ours: bool, connections: int, seconds: float, start:
     results.put(load.by_loop(port, request, connections, seconds).rate)
 
 
-def ask_large(port: int, is_ours: bool, connections: int, seconds: float, start: Barrier, results: Any) -> None:
+def ask_large(port: int, is_ours: bool, _one: int, seconds: float, start: Barrier, results: Any) -> None:
     """Bytes a second, of bodies both ways, of a connection."""
     request = large_request(is_ours=is_ours)
     fields = {"host": "localhost", **request.headers, "content-length": str(len(request.body))}
@@ -95,6 +95,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--only", choices=("small", "large"))
+    parser.add_argument("--alone", action="store_true", help="without FastAPI")
+    parser.add_argument("--connections", type=int, help="of large bodies; twice the number of processes by default")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores; rates as multiples of one process")
     first: dict[str, float] = {}
@@ -103,6 +105,8 @@ def main() -> None:
             "ours": lambda count=count: servers.tensorpost(workers=count, backend=arguments.backend, onnx_ahead=0),
             "FastAPI": lambda count=count: servers.uvicorn("benchmarks.routes:app", workers=count),
         }
+        if arguments.alone:
+            del servers_of["FastAPI"]
         for name, start in servers_of.items():
             is_ours, said = name == "ours", list[str]()
             with start() as server:
@@ -113,7 +117,9 @@ def main() -> None:
                     first.setdefault(f"{name} small", rate)
                     said.append(f"small {rate:9,.0f}/s {rate / first[f'{name} small']:5.2f}")
                 if arguments.only != "small":
-                    rate = together(ask_large, server.port, is_ours, 2 * count, 1, arguments.seconds)
+                    rate = together(
+                        ask_large, server.port, is_ours, arguments.connections or 2 * count, 1, arguments.seconds
+                    )
                     first.setdefault(f"{name} large", rate)
                     said.append(f"256 MiB {rate / 1e9:6.2f} GB/s {rate / first[f'{name} large']:5.2f}")
             print(f"{count} {name:8s} {'   '.join(said)}", flush=True)
