@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tensorpost.values.datatypes import data_type
@@ -13,6 +14,12 @@ from tensorpost.values.layout import Layout
 COLUMNS = """number, owner, name, data_type, sizes, created, began, used,
     EXISTS (SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number)"""
 """The columns of the table `tensors` that `HeldTensorRow.of_row` reads."""
+
+
+@lru_cache(maxsize=256)
+def _layout(kind: str, sizes: str) -> Layout:
+    """A packed layout; making one takes longer than reading the row."""
+    return Layout.row_major(data_type(kind), tuple(json.loads(sizes)))
 
 
 class HeldTensorRow(NamedTuple):
@@ -42,8 +49,7 @@ class HeldTensorRow(NamedTuple):
     def of_row(cls, row: Sequence[Any]) -> HeldTensorRow:
         """Read a row of `COLUMNS`."""
         number, owner, name, kind, sizes, created, began, used, is_in_use = row
-        layout = Layout.row_major(data_type(kind), tuple(json.loads(sizes)))
-        return cls(number, owner, name, layout, created, began, used, bool(is_in_use))
+        return cls(number, owner, name, _layout(kind, sizes), created, began, used, bool(is_in_use))
 
     @property
     def tag(self) -> str:

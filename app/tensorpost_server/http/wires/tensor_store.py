@@ -161,12 +161,13 @@ class TensorStore:
             TensorGone: there was one, and the message says when and why it went.
             TensorNotFound: there is none; nothing tells whether another caller has one.
         """
-        self._drop_if_over(self._named(owner, name))
         with self._change() as database:
-            held = self._find(owner, name)
-            known = self._open.get(held.number)
-            if known is None or not known.uses:
+            held = self._current(owner, name)
+            known = None if held is None else self._open.get(held.number)
+            if held is not None and (known is None or not known.uses):
                 database.execute("INSERT OR IGNORE INTO tensor_uses VALUES (?, ?)", (held.number, self.group.place))
+        if held is None:
+            raise self._missing(owner, name)
         if known is None:
             known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
             self._open[held.number] = known
@@ -177,8 +178,10 @@ class TensorStore:
         """No request of this process reads a tensor any more; called by it."""
         with self._change() as database:
             database.execute("DELETE FROM tensor_uses WHERE number = ? AND place = ?", (number, self.group.place))
-            database.execute("UPDATE tensors SET used = ? WHERE number = ?", (time.monotonic(), number))
-            self._free_unless_used(number)
+            query = "UPDATE tensors SET used = ? WHERE number = ? RETURNING name"
+            (name,) = database.execute(query, (time.monotonic(), number)).fetchone()
+            if name is None:
+                self._free_unless_used(number)
 
     def listed(self, owner: str) -> Sequence[HeldTensorRow]:
         """The caller's tensors, by name."""
@@ -198,17 +201,7 @@ class TensorStore:
             InvalidParameter: it is none.
             TensorExists: there is a tensor of this name, which shall not be replaced.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidParameter(
-                f"a tensor cannot be called {name[:100]!r}; a name has 1 to 100 letters, digits, dots, hyphens and "
-                "underscores, and begins with a letter, a digit or an underscore"
-            )
-        before = None if replaces else self._named(owner, name)
-        if before is not None and self._reason_to_drop(before) is None:
-            raise TensorExists(
-                f"there is a held tensor {name!r} already; send replace=true to replace it, or choose another name",
-                extra={"tensor": name},
-            )
+        self._check_new(owner, name, replaces=replaces)
 
     def place(self, owner: str, name: str | None, layout: Layout, *, replaces: bool = False) -> TensorPlace:
         """Make room for a tensor.
@@ -257,10 +250,8 @@ class TensorStore:
         """
         made: list[tuple[HeldTensorRow, bool]] = []
         with self._change() as database:
-            for place in places:
-                self.check_new(place.owner, place.name, replaces=place.replaces)
-            for place in places:
-                before = self._named(place.owner, place.name)
+            befores = [self._check_new(place.owner, place.name, replaces=place.replaces) for place in places]
+            for place, before in zip(places, befores, strict=True):
                 if before is not None:
                     self._drop(before, "replaced")
                 created, now = time.time(), time.monotonic()
@@ -293,9 +284,12 @@ class TensorStore:
         Raises:
             TensorGone, TensorNotFound: see `use`.
         """
-        self._drop_if_over(self._named(owner, name))
         with self._change():
-            self._drop(self._find(owner, name), "deleted")
+            held = self._current(owner, name)
+            if held is not None:
+                self._drop(held, "deleted")
+        if held is None:
+            raise self._missing(owner, name)
 
     def free(self, owner: str, names: Iterable[str]) -> None:
         """Delete tensors that nobody refers to any more; names that there are not are passed over."""
@@ -312,8 +306,10 @@ class TensorStore:
             before = max(before, now - settings.held_tensor_seconds)
         # None can be over that was used since then and is not older.
         rows = self._database.execute(f"{_NAMED} AND (used <= ?1 OR began <= ?1)", (before,)).fetchall()
-        for row in rows:
-            self._drop_if_over(HeldTensorRow.of_row(row))
+        for tensor in map(HeldTensorRow.of_row, rows):
+            if self._reason_to_drop(tensor) is not None:
+                with self._change():
+                    self._current(tensor.owner, tensor.name)
         self._close_freed()
 
     def close(self) -> None:
@@ -335,21 +331,42 @@ class TensorStore:
         row = self._database.execute(f"{_NAMED} AND owner = ? AND name = ?", (owner, name)).fetchone()
         return None if row is None else HeldTensorRow.of_row(row)
 
-    def _find(self, owner: str, name: str) -> HeldTensorRow:
-        """See `use`."""
-        if (found := self._named(owner, name)) is not None:
-            return found
+    def _check_new(self, owner: str, name: str, *, replaces: bool) -> HeldTensorRow | None:
+        """See `check_new`; the tensor that has the name now."""
+        if not _NAME.fullmatch(name):
+            raise InvalidParameter(
+                f"a tensor cannot be called {name[:100]!r}; a name has 1 to 100 letters, digits, dots, hyphens and "
+                "underscores, and begins with a letter, a digit or an underscore"
+            )
+        before = self._named(owner, name)
+        if before is not None and not replaces and self._reason_to_drop(before) is None:
+            raise TensorExists(
+                f"there is a held tensor {name!r} already; send replace=true to replace it, or choose another name",
+                extra={"tensor": name},
+            )
+        return before
+
+    def _current(self, owner: str, name: str) -> HeldTensorRow | None:
+        """The tensor of this name, within a transaction; it is dropped if its time is over."""
+        found = self._named(owner, name)
+        if found is not None and (reason := self._reason_to_drop(found)) is not None:
+            self._drop(found, reason)
+            return None
+        return found
+
+    def _missing(self, owner: str, name: str) -> TensorNotFound:
+        """The error for a name that no tensor has; see `use`."""
         query = "SELECT reason, at FROM tensors_gone WHERE owner = ? AND name = ?"
         if (gone := self._database.execute(query, (owner, name)).fetchone()) is not None:
             reason, when = gone
-            raise TensorGone(
+            return TensorGone(
                 f"the held tensor {name!r} {self._why(reason)} at {_clock(when)}; send it again",
                 extra={"tensor": name, "reason": reason},
             )
         query = "SELECT name FROM tensors WHERE owner = ? AND name IS NOT NULL"
         guess = nearest(name, [each for (each,) in self._database.execute(query, (owner,))])
         hint = f"; did you mean {guess!r}?" if guess else ""
-        raise TensorNotFound(
+        return TensorNotFound(
             f"there is no held tensor {name[:100]!r}{hint}; held tensors are lost when the server stops",
             extra={"tensor": name[:100], "nearest": guess},
         )
@@ -376,14 +393,6 @@ class TensorStore:
             return "expired"
         idle = not tensor.is_in_use and now - tensor.used >= settings.held_tensor_idle_seconds
         return "idle" if idle else None
-
-    def _drop_if_over(self, tensor: HeldTensorRow | None) -> None:
-        if tensor is None or self._reason_to_drop(tensor) is None:
-            return
-        with self._change():  # another process may have used it meanwhile
-            again = self._named(tensor.owner, tensor.name)
-            if again is not None and (reason := self._reason_to_drop(again)) is not None:
-                self._drop(again, reason)
 
     def _why(self, reason: str) -> str:
         settings = self.settings
