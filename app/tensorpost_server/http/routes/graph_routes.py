@@ -36,7 +36,7 @@ from ..wires.graph_sources import (
 )
 from ..wires.graph_store import GraphVersion, StoreEntry
 from ..wires.model_config import BATCH_PARAMETERS, batches_from_query
-from ..wires.shared_graphs import StoredContent
+from ..wires.shared_graphs import GraphUses, StoredContent
 from ..wires.version_policy import LARGEST_VERSION, version_number
 from .json_document import JsonDocument
 from .operator_routes import plan_cost
@@ -89,7 +89,9 @@ _DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there
 async def list_graphs(request: Request) -> JsonDocument:
     """The caller's stored graphs and the server's own, each version with bytes, age and idle time."""
     service = service_of(request)
-    return JsonDocument({"graphs": [_entry(graph) for graph in service.graphs.listed(service.owner_of(request.scope))]})
+    uses = await service.shared_graphs.uses_elsewhere()
+    graphs = service.graphs.listed(service.owner_of(request.scope))
+    return JsonDocument({"graphs": [_entry(graph, uses) for graph in graphs]})
 
 
 @router.put("/v1/graphs", summary="Store a graph under its digest", openapi_extra={**_BODY, "parameters": _BATCHES})
@@ -143,7 +145,8 @@ async def describe_graph(request: Request) -> Response:
         if found is None:
             raise NotAcceptable("the sizes of its inputs are not known; give them, as in ?sizes=h:480,w:640")
         return Response(svg_of(found[0]), media_type="image/svg+xml")
-    described = await threads.run(True, _description, graph, service.graphs.versions(owner, name))
+    uses = await service.shared_graphs.uses_elsewhere()
+    described = await threads.run(True, _description, graph, service.graphs.versions(owner, name), uses)
     level = None if found is None else lowest_level_of(found[0])
     cost = None if found is None else plan_cost(service, found[1])
     return JsonDocument(described | {"lowest_feature_level": None if level is None else str(level), "cost": cost})
@@ -185,7 +188,7 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
     stored = GraphVersion.of(content, source, version or 1, batches)
     graph, is_new = service.graphs.put(owner, name, [stored], keeps_others=version is not None)
     await service.shared_graphs.publish(owner, graph.name, [StoredContent(stored.version, content, kind)])
-    described = await threads.run(True, _description, graph, service.graphs.versions(owner, graph.name))
+    described = await threads.run(True, _description, graph, service.graphs.versions(owner, graph.name), {})
     location = f"/v1/graphs/{graph.name}" + ("" if version is None else f"?version={version}")
     return JsonDocument(described, 201 if is_new else 200, {"Location": location})
 
@@ -216,7 +219,8 @@ def _version_to_store(parameters: Mapping[str, str], name: str | None) -> int | 
     return version
 
 
-def _entry(graph: StoreEntry) -> dict[str, Any]:
+def _entry(graph: StoreEntry, uses: GraphUses) -> dict[str, Any]:
+    calls, last = uses.get((graph.owner, graph.name, graph.version), (0, 0.0))
     return {
         "name": graph.name,
         "version": graph.version,
@@ -226,17 +230,17 @@ def _entry(graph: StoreEntry) -> dict[str, Any]:
         "nodes": graph.source.node_count,
         "size_in_bytes": graph.size_in_bytes,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(graph.created)),
-        "idle_seconds": round(time.monotonic() - graph.used, 1),
-        "calls": graph.calls,
+        "idle_seconds": round(time.monotonic() - max(graph.used, last), 1),
+        "calls": graph.calls + calls,
     }
 
 
-def _description(graph: StoreEntry, versions: Sequence[StoreEntry]) -> dict[str, Any]:
+def _description(graph: StoreEntry, versions: Sequence[StoreEntry], uses: GraphUses) -> dict[str, Any]:
     def entries(tensors: list[DeclaredTensor]) -> list[dict[str, Any]]:
         return [tensor.to_json() for tensor in tensors]
 
     source = graph.source
-    return _entry(graph) | {
+    return _entry(graph, uses) | {
         "versions": [each.version for each in versions],
         "max_batch_size": 0 if graph.batches is None else graph.batches.max_batch_size,
         "max_queue_delay_microseconds": None if graph.batches is None else graph.batches.max_queue_delay_microseconds,

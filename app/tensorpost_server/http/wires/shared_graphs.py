@@ -28,8 +28,11 @@ from .graph_folder import read_graph_folder
 from .graph_sources import read_source
 from .graph_store import GraphStore, GraphVersion, StoreEntry
 
-GRAPHS_QUESTION, FOLDER_QUESTION = "graphs", "graphs of the folder"
-"""What a process asks of the others: to do what the database says, or to read a graph of the folder again."""
+GRAPHS_QUESTION, FOLDER_QUESTION, USES_QUESTION = "graphs", "graphs of the folder", "uses of graphs"
+"""What a process asks of the others: to do what the database says, to read a graph of the folder again, or `uses`."""
+
+GraphUses = dict[tuple[str | None, str, int], tuple[int, float]]
+"""By owner, name and version: how many calls there were, and when the last one was, by the system's monotonic clock."""
 
 _ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
 _log = logging.getLogger(__name__)
@@ -150,6 +153,20 @@ class SharedGraphs:
         self.store.take_files(
             await self._threads.run(True, read_graph_folder, self.settings.graphs, self.settings, name), name
         )
+
+    async def uses(self) -> list[tuple[str | None, str, int, int, float]]:
+        """Owner, name and version of each graph, its calls in this process, and the time of the last one."""
+        return [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
+
+    async def uses_elsewhere(self) -> GraphUses:
+        """The calls of graphs in the other processes."""
+        found: GraphUses = {}
+        for owner, name, version, *use in [
+            each for uses in await self.group.siblings.ask(USES_QUESTION) for each in uses
+        ]:
+            calls, last = found.get((owner, name, version), (0, 0.0))
+            found[owner, name, version] = calls + use[0], max(last, use[1])
+        return found
 
     def note_uses(self) -> None:
         """Let the other processes know when this one has used graphs; drop those that they have dropped."""
