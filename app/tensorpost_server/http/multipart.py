@@ -23,7 +23,7 @@ from tensorpost.bodies.frame import NpyHead, NpyHeadReader
 from tensorpost.bodies.images import picture_format
 from tensorpost.bodies.npy import NPY_MAGIC
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.graphs.model_graph import ModelGraph, model_graph
+from tensorpost.graphs.model_graph import ModelGraph, ModelStage, model_stage
 from tensorpost.onnx.model_reader import read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.layout import Layout
@@ -147,12 +147,15 @@ class ModelTensors:
     tensors: Sequence[tuple[str, DataType, tuple[int, ...]]]
 
     @classmethod
-    def read(cls, body: Multipart, outputs: Sequence[str] | None) -> ModelTensors:
+    def read(cls, body: Multipart, outputs: Sequence[str] | None) -> ModelTensors | ModelStage:
         """Read the part `model`.
+
+        Returns:
+            The tensors of its graph; or its first part, if the sizes of the rest depend on elements.
 
         Raises:
             TensorMismatch: there is none, or a tensor is of strings.
-            InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_graph`.
+            InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_stage`.
         """
         if "model" not in body.texts:
             raise TensorMismatch(
@@ -163,12 +166,12 @@ class ModelTensors:
             if not row.item_size:
                 raise TensorMismatch(f"tensor {name!r} holds strings, which models do not compute here")
             sent[name] = Layout.row_major(row, shape)
-        graph = model_graph(read_model(body.texts["model"]), sent, outputs, body.small_values())
-        tensors = [
-            (graph.inputs[name], row, shape) for name, row, shape in body.tensors if name in graph.inputs
-        ]  # fmt: skip
-        tensors += [(name, data_type(array.dtype), array.shape) for name, array in graph.weights.items()]
-        return cls(body, graph, tensors)
+        found = model_stage(read_model(body.texts["model"]), sent, outputs, body.small_values())
+        if isinstance(found, ModelStage):
+            return found
+        tensors = [(found.inputs[name], row, shape) for name, row, shape in body.tensors if name in found.inputs]
+        tensors += [(name, data_type(array.dtype), array.shape) for name, array in found.weights.items()]
+        return cls(body, found, tensors)
 
     @property
     def working_bytes(self) -> int:

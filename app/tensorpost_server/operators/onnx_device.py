@@ -45,7 +45,7 @@ def _on_device(*op_types: str) -> Callable[[DeviceForm], DeviceForm]:
 
 def device_form(operation: Operation) -> Form | None:
     """The form of an operation on a device; None if only a library on the processor computes it."""
-    if not isinstance(operation, OnnxNode) or operation.op_type in NODE_FORMS:
+    if not isinstance(operation, OnnxNode) or operation.op_type in NODE_FORMS or operation.is_bounded:
         found = form_of(operation)
         return None if found.library else found
     make = DEVICE_FORMS.get(operation.op_type)

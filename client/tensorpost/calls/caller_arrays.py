@@ -418,8 +418,9 @@ def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int,
 
 
 def onnx_node(
-    op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any]
-) -> tuple[OnnxNode, list[Any]]:
+    op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any],
+    kind: type[OnnxNode] = OnnxNode,
+) -> tuple[OnnxNode, list[Any]]:  # fmt: skip
     """The node of a call with inputs by position or name, and the arrays that travel as its tensors.
 
     Raises:
@@ -455,7 +456,7 @@ def onnx_node(
             inputs_by_name[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
             if slot.data:
                 arrays.append(value)
-    return OnnxNode.of(op_type, inputs_by_name, opset=opset, outputs=outputs, **attributes), arrays
+    return kind(op_type, inputs_by_name, attributes, opset=opset, outputs=outputs), arrays
 
 
 def _refuse_list_of_arrays(op_type: str, slots: Sequence[OnnxInput], inputs: Sequence[Any]) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.images import EncodedImage
-from ..graphs.model_graph import ModelGraph, described, model_graph
+from ..bodies.npy import encode_npy_head
+from ..graphs.model_graph import ModelStage, described, model_graph, model_stage
+from ..graphs.model_graph_reader import MOST_DECIDING
 from ..onnx.model_reader import OnnxModel, read_model
 from ..values.datatypes import data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter
 from .graph_calls import GraphInputs, InputValue, read_input
-
-MOST_VALUES = 64
-"""Elements of a tensor that may decide sizes, as the shape of Reshape does."""
 
 
 class SerializableModel(Protocol):
@@ -46,6 +46,62 @@ class ModelCall(NamedTuple):
     arrays: Mapping[str, NDArray[Any]]
 
 
+class SentModel(NamedTuple):
+    """What a call of a model sends whose sizes depend on elements: the model itself, which the server reads in parts.
+
+    Attributes:
+        content: the bytes of the model.
+        arrays: its inputs by name.
+        outputs: the names of the outputs that come back.
+        boundary: stands between the parts of the body, and by chance in none of them.
+    """
+
+    content: bytes | bytearray | memoryview
+    arrays: Mapping[str, NDArray[Any]]
+    outputs: Sequence[str]
+    boundary: str
+
+    @property
+    def media_type(self) -> str:
+        """The Content-Type of `parts`."""
+        return f"multipart/form-data; boundary={self.boundary}"
+
+    def parts(self) -> tuple[memoryview, ...]:
+        """The body of `POST /v1/onnx`: the model, and each input as an npy file."""
+        views = [*self._part_head("model"), memoryview(self.content)]
+        for name, array in self.arrays.items():
+            head = encode_npy_head(data_type(array.dtype), array.shape)
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
+            views += [*self._part_head(name), memoryview(head), flat]
+        return (*views, memoryview(f"\r\n--{self.boundary}--\r\n".encode()))
+
+    def _part_head(self, name: str) -> list[memoryview]:
+        if "\r" in name or "\n" in name:
+            message = f"the model's input {name!r} has a line break in its name, which a request cannot carry"
+            raise InvalidParameter(message)
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        text = f'\r\n--{self.boundary}\r\nContent-Disposition: form-data; name="{escaped}"\r\n\r\n'
+        return [memoryview((text[2:] if name == "model" else text).encode())]
+
+
+def model_bytes(model: ModelSource) -> bytes | bytearray | memoryview:
+    """The bytes of a model.
+
+    Raises:
+        InvalidParameter: it is no model, and no path of one.
+        OSError: the file cannot be read.
+    """
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).read_bytes()
+    if hasattr(model, "SerializeToString"):
+        return model.SerializeToString()
+    raise InvalidParameter(
+        f"model must be the path or the bytes of an ONNX file, or an onnx.ModelProto, not {type(model).__name__}"
+    )
+
+
 def load_model(model: ModelSource) -> OnnxModel:
     """Read a model.
 
@@ -54,22 +110,36 @@ def load_model(model: ModelSource) -> OnnxModel:
         InvalidDescriptor: its bytes break a rule, or it needs what is not computed.
         OSError: the file cannot be read.
     """
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return read_model(model)
-    if isinstance(model, (str, os.PathLike)):
-        try:
-            return read_model(Path(model).read_bytes())
-        except InvalidDescriptor as error:
-            raise type(error)(f"{os.fspath(model)}: {error.detail}", error.violations) from None
-    if hasattr(model, "SerializeToString"):
-        return read_model(model.SerializeToString())
-    raise InvalidParameter(
-        f"model must be the path or the bytes of an ONNX file, or an onnx.ModelProto, not {type(model).__name__}"
-    )
+    return _read(model, model_bytes(model))
+
+
+def _read(model: ModelSource, content: bytes | bytearray | memoryview) -> OnnxModel:
+    try:
+        return read_model(content)
+    except InvalidDescriptor as error:
+        if not isinstance(model, (str, os.PathLike)):
+            raise
+        raise type(error)(f"{os.fspath(model)}: {error.detail}", error.violations) from None
 
 
 def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None) -> ModelCall:
-    """What a call of a model sends.
+    """What a call of a model sends as a graph; see `model_request`.
+
+    Raises:
+        InvalidDescriptor: the sizes of a tensor depend on elements; and see `model_request`.
+    """
+    call = model_request(model, inputs, outputs)
+    if isinstance(call, ModelCall):
+        return call
+    layouts = {name: _layout(name, array) for name, array in call.arrays.items()}
+    graph = model_graph(read_model(call.content), layouts, outputs, _small(call.arrays))  # names the node
+    raise AssertionError(f"the model is a graph of {len(graph.document)} members")
+
+
+def model_request(
+    model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None
+) -> ModelCall | SentModel:  # fmt: skip
+    """What a call of a model sends: a graph, or the model itself if its sizes depend on elements.
 
     Args:
         model: see `ModelSource`.
@@ -81,22 +151,25 @@ def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Se
         InvalidDescriptor, UnknownOperator: the model breaks a rule, or needs what is not computed.
         OSError: a file cannot be read.
     """
-    read = load_model(model)
+    content = model_bytes(model)
+    read = _read(model, content)
     arrays = {name: _array(name, value) for name, value in _by_name(read, inputs).items()}
-    small = {name: array for name, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES}
-    graph = graph_for(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, small)
+    _check_outputs(outputs)
+    graph = model_stage(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, _small(arrays))
+    if isinstance(graph, ModelStage):
+        return SentModel(content, arrays, outputs or [each.name for each in read.outputs], token_hex(16))
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
     return ModelCall(graph.document, {**sent, **graph.weights})
 
 
-def graph_for(
-    model: OnnxModel, sent: Mapping[str, Layout], outputs: Sequence[str] | None,
-    values: Mapping[str, NDArray[Any]] | None = None,
-) -> ModelGraph:  # fmt: skip
-    """The graph of a model; see `model_graph`."""
+def _small(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The inputs whose elements may decide sizes, by name."""
+    return {name: array for name, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_DECIDING}
+
+
+def _check_outputs(outputs: Sequence[str] | None) -> None:
     if outputs is not None and (isinstance(outputs, str) or not outputs):
         raise InvalidParameter(f"outputs is {outputs!r}; it must be a list of names of the model's outputs")
-    return model_graph(model, sent, outputs, values or {})
 
 
 def declared_layouts(model: OnnxModel, sizes: Mapping[str, Sequence[int]]) -> dict[str, Layout]:
