@@ -26,10 +26,11 @@ from ..onnx.schemas import find_schema, is_own
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput
 from ..values.layout import Layout
-from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator
+from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Violation
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
 from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
+from .model_sequences import ModelSequences, UnknownPosition
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
 
 __all__ = ["ModelGraph", "ModelGraphReader", "ModelStage", "StageResult", "UnknownElements"]
@@ -129,7 +130,9 @@ class ModelGraphReader:
         self._of_texts: dict[str, ModelNode] = {}  # the node that a node of the document is
         self._taken, self._read, self._knowable, self._opsets = set[str](), {*used}, knowable, model.opsets
         self._added: list[ModelNode] = []  # with those of branches
-        self._values = {name: array for name, array in model.initializers.items() if name not in sent} | {**values}
+        self._values: dict[str, NDArray[Any]] = {
+            name: array for name, array in model.initializers.items() if name not in sent
+        } | {**values}
         self._last = 0  # the place of the node that was read last
         self._texts: dict[str, str] = {}  # what the document calls a tensor, by its name in the model
         self._tensors: dict[str, ReadableTensor] = {}  # by that text
@@ -137,6 +140,7 @@ class ModelGraphReader:
         self._inputs: dict[str, str] = {}  # in use, by name in the model
         self._nodes: list[dict[str, Any]] = []
         self._sent = sent
+        self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()))
 
     def add(self, place: int, node: ModelNode) -> None:
         """Read a node: as a constant, as another name of its input, as the branch it takes, or as one of the graph."""
@@ -152,6 +156,9 @@ class ModelGraphReader:
         self._added.append(node)
         if not self._later.isdisjoint(node.reads):
             self._later |= {name for name in node.outputs if name}
+            return
+        if self._sequences.takes(node):
+            self._add_expanded(node, path)
             return
         layouts = list[Layout | None]()
         if node.op_type in BY_LAYOUT:
@@ -187,6 +194,27 @@ class ModelGraphReader:
     def _wait(self, node: ModelNode) -> None:
         self.waits.append(node)
         self._later |= {name for name in node.outputs if name}
+
+    def _add_expanded(self, node: ModelNode, path: tuple[str | int, ...]) -> None:
+        """Read a node of sequences: what it is without them."""
+        try:
+            found = self._sequences.expand(node, path)
+        except UnknownPosition as unknown:
+            self._require_knowable([unknown.name])
+            if not self._in_stages or not self._is_made_small([unknown.name]):
+                message = f"{unknown.name!r} decides what the node {called(node)} makes, and it depends on elements"
+                expected = "a constant, or an input of few whole numbers"
+                raise InvalidDescriptor.of([
+                    Violation(DEPENDS_ON_ELEMENTS, (*path, "input"), message, None, expected)
+                ]) from None  # fmt: skip
+            self._wait(node)
+            return
+        if not any(self._sequences.has(name) for name in node.outputs):
+            self._added.pop()  # what is read in its place comes instead
+        self._values |= found.constants
+        self._read |= {name for each in found.nodes for name in (*each.reads, *each.outputs)}
+        for each in found.nodes:
+            self._add(each, path)
 
     def _branch_of(self, node: ModelNode) -> str | None:
         """The branch of an If that is taken; None if that is not known.
@@ -275,10 +303,22 @@ class ModelGraphReader:
         if not any(each.code == DEPENDS_ON_ELEMENTS for each in error.violations):
             return False
         deciding = [name for name in self._deciding(node) if name and name not in self._values]
-        inputs = {name for each in deciding for name in self._inputs_of(each)}
+        self._require_knowable(deciding)
+        return self._is_made_small(deciding)
+
+    def _require_knowable(self, names: Sequence[str]) -> None:
+        """Read again with the elements of inputs that these tensors follow from.
+
+        Raises:
+            UnknownElements: there are such inputs.
+        """
+        inputs = {name for each in names for name in self._inputs_of(each)}
         if known := {name for name in inputs if name in self._knowable}:
             raise UnknownElements(known)
-        texts = [self._texts[name] for name in deciding if name in self._texts]
+
+    def _is_made_small(self, names: Sequence[str]) -> bool:
+        """Whether one of these tensors is computed, and has so few elements that they may decide sizes."""
+        texts = [self._texts[name] for name in names if name in self._texts]
         made = [self._tensors[text].layout for text in texts if text.partition(".")[0] in self._of_texts]
         return any(len(each.sizes) <= 1 and math.prod(each.sizes) <= MOST_DECIDING for each in made)
 
@@ -368,6 +408,9 @@ class ModelGraphReader:
             text = self._texts[name] = self._inputs[name] = self._free_name(name)
             self._tensors[text] = ReadableTensor(GraphInput(0), layout)
             return text
+        if self._sequences.has(name):
+            message = f"{name[:60]!r} is a sequence or an optional value, and the node {called(node)} takes tensors"
+            raise refused((*path, "input"), message, name, "a tensor of it, as SequenceAt makes")
         message = f"the node {called(node)} reads {name[:60]!r}, which no node before it makes"
         raise refused((*path, "input"), message, name, "an input, an initializer, or an output of a node before it")
 
