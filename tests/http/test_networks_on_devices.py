@@ -75,3 +75,42 @@ def test_a_single_node_goes_there_too(server: Serving):
         found, expected = (tp.call(node, {"X": X, "W": W, "B": B}, backend=backend) for backend in ("auto", "numpy"))
     assert (found.backend, "onnxruntime" in expected.backend) == ("cuda", True)
     np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)
+
+
+def drawn(*sizes: int) -> Any:
+    return np.random.default_rng(sum(sizes)).standard_normal(sizes).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "arrays", "attributes"),
+    [
+        ("ConvTranspose", {"X": X, "W": drawn(3, 4, 3, 3), "B": B}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("RNN", {"X": drawn(4, 2, 3), "W": drawn(2, 5, 3), "R": drawn(2, 5, 5)}, {"direction": "bidirectional"}),
+        (
+            "GRU",
+            {
+                "X": drawn(4, 2, 3),
+                "W": drawn(1, 15, 3),
+                "R": drawn(1, 15, 5),
+                "sequence_lens": np.array([4, 2], np.int32),
+            },
+            {},
+        ),
+        ("LSTM", {"X": drawn(4, 2, 3), "W": drawn(1, 20, 3), "R": drawn(1, 20, 5), "B": drawn(1, 40)}, {}),
+        (
+            "Attention",
+            {"Q": drawn(2, 4, 3, 8), "K": drawn(2, 2, 5, 8), "V": drawn(2, 2, 5, 6), "attn_mask": drawn(3, 5) > -1},
+            {"is_causal": 1},
+        ),
+    ],
+)
+def test_recurrent_networks_attention_and_transposed_convolutions_go_there(
+    server: Serving, op_type: str, arrays: dict[str, Any], attributes: dict[str, Any]
+):
+    if "R" in arrays:
+        attributes = {**attributes, "hidden_size": 5}
+    node = OnnxNode.of(op_type, arrays, opset=23, **attributes)
+    with Client(server.url) as tp:
+        found, expected = (tp.call(node, arrays, backend=backend) for backend in ("auto", "numpy"))
+    assert (found.backend, "onnxruntime" in expected.backend) == ("cuda", True)
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)

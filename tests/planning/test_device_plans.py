@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.onnx.test_node_suite import cases, read
 from tests.support.graph_cases import layouts_of
-from tests.support.onnx_nodes import data_arrays, run_plan, runtime
+from tests.support.onnx_nodes import compute, data_arrays, run_plan, runtime
 
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.onnx import OnnxNode
@@ -28,7 +28,8 @@ RuntimeException: type[Exception] = importlib.import_module(
 ).RuntimeException
 
 LEAST = {
-    "AveragePool": 15, "BatchNormalization": 2, "Conv": 6, "Dropout": 2, "GlobalAveragePool": 2, "GlobalMaxPool": 2,
+    "Attention": 40, "AveragePool": 15, "BatchNormalization": 2, "Conv": 6, "ConvTranspose": 8, "Dropout": 2, "GRU": 3,
+    "GlobalAveragePool": 2, "GlobalMaxPool": 2, "LSTM": 3, "RNN": 3,
  "InstanceNormalization": 2, "LRN": 2, "MaxPool": 12,
     "RMSNormalization": 8,
 }  # fmt: skip
@@ -57,7 +58,8 @@ def test_the_node_tests_of_onnx():
             if plan is None:
                 continue
             found = run_plan(plan, data_arrays(node, proto.input, values), NumpyBackend())
-            for ours, theirs in zip(found, expected, strict=True):
+            named = [array for array, name in zip(found, proto.output, strict=True) if name]
+            for ours, theirs in zip(named, expected, strict=True):
                 wanted = numpy_helper.to_array(theirs) if isinstance(theirs, TensorProto) else np.asarray(theirs)
                 assert (ours.dtype, ours.shape) == (wanted.dtype, wanted.shape), case.name
                 np.testing.assert_allclose(ours, wanted, rtol=case.rtol, atol=case.atol, err_msg=case.name)
@@ -124,6 +126,141 @@ def test_drawn_convolutions_and_pools_are_those_of_onnx_runtime(rank: int):
         (found,) = run_plan(plan, arrays, NumpyBackend())
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"{turn} {node.to_json_text()}")
     assert compared > 40
+
+
+def test_drawn_transposed_convolutions_are_those_of_onnx_runtime():
+    chance, rng, compared = random.Random(4), np.random.default_rng(4), 0
+    for turn in range(120):
+        rank, groups = chance.randint(1, 3), chance.choice([1, 1, 2, 3])
+        sizes, taps = ([chance.randint(least, 4) for _ in range(rank)] for least in (2, 1))
+        channels, filters = groups * chance.randint(1, 3), chance.randint(1, 3)
+        arrays = {
+            "X": rng.standard_normal((chance.randint(1, 2), channels, *sizes)).astype(np.float32),
+            "W": rng.standard_normal((channels, filters, *taps)).astype(np.float32),
+        }
+        if chance.random() < 0.6:
+            arrays["B"] = rng.standard_normal(filters * groups).astype(np.float32)
+        strides = [chance.randint(1, 3) for _ in range(rank)]
+        attributes: dict[str, Any] = {"strides": strides, "group": groups}
+        match chance.choice(["pads", "shape", "SAME_UPPER", "SAME_LOWER", "VALID"]):
+            case "pads":
+                attributes["pads"] = [chance.randint(0, 1) for _ in range(2 * rank)]
+                attributes["dilations"] = [chance.randint(1, 2) for _ in range(rank)]
+                attributes["output_padding"] = [chance.randint(0, stride - 1) for stride in strides]
+            case "shape":
+                attributes["output_shape"] = [
+                    max(1, (size - 1) * stride + tap - chance.randint(0, 2))
+                    for size, stride, tap in zip(sizes, strides, taps, strict=True)
+                ]
+            case mode:
+                attributes["auto_pad"] = mode
+        try:
+            (expected,) = runtime("ConvTranspose", 11, [*arrays.values()], **attributes)
+            node = OnnxNode.of("ConvTranspose", arrays, opset=11, **attributes)
+        except (RuntimeException, InvalidDescriptor):  # nothing is left, or sizes that the filter does not reach
+            continue
+        if expected.shape != node.output.shape or not expected.size:  # of `auto_pad`, the package infers other sizes
+            continue
+        compared += 1
+        plan = make_device_plan(node, 300)
+        assert plan is not None
+        (found,) = run_plan(plan, arrays, NumpyBackend())
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"{turn} {node.to_json_text()}")
+    assert compared > 60, compared
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_drawn_recurrent_networks_are_those_of_onnx_runtime(op_type: str):
+    chance, rng = random.Random(6), np.random.default_rng(6)
+    gates, names = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type], ["Y", "Y_h", "Y_c"]
+    for turn in range(60):
+        steps, batch, width, hidden = (chance.randint(1, 5) for _ in range(4))
+        direction = chance.choice(["forward", "reverse", "bidirectional"])
+        both = 2 if direction == "bidirectional" else 1
+        drawn: dict[str, tuple[int, ...]] = {
+            "X": (steps, batch, width), "W": (both, gates * hidden, width), "R": (both, gates * hidden, hidden),
+            "B": (both, 2 * gates * hidden), "sequence_lens": (batch,), "initial_h": (both, batch, hidden),
+        }  # fmt: skip
+        attributes: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+        if op_type == "LSTM":
+            drawn |= {"initial_c": (both, batch, hidden), "P": (both, 3 * hidden)}
+        if op_type == "GRU":
+            attributes["linear_before_reset"] = chance.randint(0, 1)
+        if chance.random() < 0.3:
+            attributes["clip"] = 0.5
+        given = {name for name in drawn if name in ("X", "W", "R") or chance.random() < 0.7}
+        arrays: dict[str, NDArray[Any]] = {
+            name: rng.standard_normal(drawn[name]).astype(np.float32) for name in drawn if name in given
+        }
+        if "sequence_lens" in arrays:
+            arrays["sequence_lens"] = rng.integers(1, steps + 1, batch).astype(np.int32)
+        count = chance.randint(1, 3 if op_type == "LSTM" else 2)
+        listed = [arrays.get(name) for name in drawn]
+        expected = runtime(op_type, 14, listed, outputs=count, **attributes)
+        node = OnnxNode.of(op_type, arrays, opset=14, outputs=count, **attributes)
+        plan = make_device_plan(node, 300)
+        assert plan is not None
+        found = run_plan(plan, arrays, NumpyBackend())
+        for name, ours, theirs in zip(names, found, expected, strict=False):
+            message = f"{turn} {name} {node.to_json_text()}"
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=message)
+        # With the batch first, which ONNX Runtime does not compute: the same numbers in another order.
+        turned = {name: array.swapaxes(0, 1) if name in ("X", "initial_h", "initial_c") else array
+                  for name, array in arrays.items()}  # fmt: skip
+        by_batch = OnnxNode.of(op_type, turned, opset=14, outputs=count, layout=1, **attributes)
+        orders = {"Y": (2, 0, 1, 3), "Y_h": (1, 0, 2), "Y_c": (1, 0, 2)}
+        for name, ours, theirs in zip(names, compute(by_batch, turned), found, strict=False):
+            np.testing.assert_array_equal(ours, theirs.transpose(orders[name]), err_msg=f"{turn} {name}")
+
+
+def test_drawn_attention_is_that_of_the_reference():
+    from onnx.reference.ops.op_attention import Attention_25
+
+    chance, rng, shown = random.Random(7), np.random.default_rng(7), Counter[str]()
+    for turn in range(120):
+        shared, times = chance.randint(1, 3), chance.randint(1, 2)
+        batch, length, keys, past, size, wide = (chance.randint(1, 4) for _ in range(6))
+        total, heads, is_flat = keys, shared * times, chance.random() < 0.4
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, count, long, width in (
+            ("Q", heads, length, size),
+            ("K", shared, keys, size),
+            ("V", shared, keys, wide),
+        ):
+            sizes = (batch, long, count * width) if is_flat else (batch, count, long, width)
+            arrays[name] = rng.standard_normal(sizes).astype(np.float32)
+        attributes: dict[str, Any] = {"is_causal": chance.randint(0, 1)}
+        if is_flat:
+            attributes |= {"q_num_heads": heads, "kv_num_heads": shared}
+        cache = chance.choice(["none", "past", "static"])
+        if cache == "past":
+            arrays["past_key"] = rng.standard_normal((batch, shared, past, size)).astype(np.float32)
+            arrays["past_value"] = rng.standard_normal((batch, shared, past, wide)).astype(np.float32)
+            total += past
+        elif cache == "static":
+            arrays["nonpad_kv_seqlen"] = rng.integers(0, total + 1, batch)
+        if chance.random() < 0.6:
+            sizes = chance.choice([(length,), (1, length), (heads, length), (batch, 1, length), (batch, heads, length)])
+            mask = rng.standard_normal((*sizes, chance.randint(1, total))).astype(np.float32)
+            arrays["attn_mask"] = mask > 0 if chance.random() < 0.5 else mask
+        for name, value in (("softcap", 1.5), ("scale", 0.3), ("left_window_size", 1), ("right_window_size", 1)):
+            if chance.random() < 0.3:
+                attributes[name] = value
+        mode = attributes["qk_matmul_output_mode"] = chance.randint(0, 3)
+        count = 1 if cache == "static" else 4  # what is present is the static cache itself
+        node = OnnxNode.of("Attention", arrays, opset=25, outputs=count, **attributes)
+        plan = make_device_plan(node, 300)
+        assert plan is not None
+        found = run_plan(plan, arrays, NumpyBackend())
+        if mode == 0 and "softcap" in attributes:
+            attributes["qk_matmul_output_mode"] = 1  # what the reference makes of 0, too; ONNX's text has it before
+        reference: Any = Attention_25._run  # its only function
+        expected = reference(type("Checked", (), {"_validate_attention25": True})(), **arrays, **attributes)
+        for place, (ours, theirs) in enumerate(zip(found, expected[:count], strict=True)):
+            if place < 3 or mode or "softcap" not in attributes:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=f"{turn} {place} {attributes}")
+        shown[cache] += 1
+    assert min(shown.values()) > 20
 
 
 def node(name: str, op_type: str, inputs: list[str], **attributes: Any) -> dict[str, Any]:
