@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ from tensorpost.onnx.model_reader import read_model
 from tensorpost.problems import InvalidDescriptor, InvalidParameter, LimitExceeded
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
+from tensorpost_server import commands
+from tensorpost_server.http.access import access_control
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -282,6 +286,63 @@ def test_parts_are_within_the_limits_of_calls() -> None:
         problem = assert_problem(app.request("POST", "/v1/onnx", files=parts), 413, "limit-exceeded")
         assert "TENSORPOST_MAX_OUTPUT_BYTES" in problem["detail"]
         assert app.in_use() == dict.fromkeys(app.in_use(), 0)
+
+
+def test_what_earlier_parts_made_stays_reserved() -> None:
+    n, copies = 1 << 14, 8
+    nodes = [helper.make_node("NonZero", ["x"], ["nz"]), helper.make_node("Tile", ["nz", "copies"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", FLOAT, [n])],
+        [helper.make_tensor_value_info("y", INT64, [1, None])], [numpy_helper.from_array(i64([1, copies]), "copies")],
+    )  # fmt: skip
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    parts = {"model": model.SerializeToString(), "x": npy_bytes(np.ones(n, np.float32))}
+    input_, made, answer = 4 * n, 8 * n, copies * 8 * n  # which is one slice
+    least = 2 * input_ + input_ + made + answer  # the body as it arrives and as it is read, and each tensor once
+
+    for budget, status in ((least, 413), (3 * least, 200)):
+        with http_app(memory_bytes=budget, slice_bytes=1 << 20, pool_bytes=0) as app:
+            assert app.request("POST", "/v1/onnx", files=parts).status_code == status
+            assert app.in_use() == dict.fromkeys(app.in_use(), 0)
+
+
+def test_each_part_counts_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_control, "time", SimpleNamespace(monotonic=lambda: 1000.0, time=time.time))
+    keys = tmp_path / "keys.jsonl"
+    made = commands.add_key(keys, "anna", requests_per_minute=8, bytes_per_minute=None)
+    parts = {"model": model_text(CHAIN).SerializeToString(), "x": npy_bytes(X)}
+    headers = {"authorization": f"Bearer {made}", "accept": "application/x-npy"}
+    with http_app(keys_file=keys) as app:
+        found = [app.request("POST", "/v1/onnx?outputs=y", files=parts, headers=headers) for _ in range(3)]
+    assert [answer.status_code for answer in found] == [200, 200, 429]  # 4 nodes each: Relu, NonZero; Transpose, Add
+
+
+def test_the_wait_for_an_answer_ends_with_the_last_part() -> None:
+    pytest.importorskip("onnxruntime")
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["more"], ["more_out"]), helper.make_node("Neg", ["s"], ["t"])], "body",
+        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("s", FLOAT, [])],
+        [helper.make_tensor_value_info("more_out", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("t", FLOAT, [])],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["nz"]), helper.make_node("Cast", ["nz"], ["numbers"], to=FLOAT),
+        helper.make_node("ReduceSum", ["numbers"], ["start"], keepdims=0),
+        helper.make_node("Loop", ["", "yes", "start"], ["y"], body=body),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", FLOAT, [2])], [helper.make_tensor_value_info("y", FLOAT, [])],
+        [numpy_helper.from_array(np.array(True), "yes")],
+    )  # fmt: skip
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [0, 1]}
+    asked = json.dumps({"inputs": [tensor], "parameters": {"timeout": 1_000_000}})
+    with http_app(max_seconds=6) as app:
+        stored = {"content": model.SerializeToString(), "headers": {"content-type": "application/onnx"}}
+        assert app.request("PUT", "/v1/graphs/endless", **stored).status_code == 201
+        answer = app.post("/v2/models/endless/infer", asked, JSON)
+    assert (answer.status_code, "deadline-exceeded" in answer.json()["type"]) == (503, True), answer.text
 
 
 def test_models_whose_sizes_depend_too_often_are_refused(app: AppClient) -> None:

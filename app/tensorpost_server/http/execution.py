@@ -243,7 +243,7 @@ class Execution:
     async def _after_part(self, prepared: PreparedCall, call: Call, rest: CallRest) -> tuple[PreparedCall, Call]:
         """Compute a part of a call, and plan what is left with its results; the caller is watched meanwhile."""
         if self._quota is not None:
-            self._quota.compute_nodes(len(prepared.plan.graph.nodes))
+            self._quota.compute_nodes(len(prepared.plan.graph.nodes) + 1)  # the request is a node of the last part
         prepared = replace(self._planned_for_device(prepared), timeout=None)  # of the answer, which comes later
         nowhere = [None] * len(prepared.plan.outputs)
         sources = None if call.memory is None else [await self._to_host(each) for each in call.memory]
