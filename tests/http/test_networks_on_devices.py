@@ -35,7 +35,7 @@ DECLARED = {
     name: {"data_type": "FLOAT32", "sizes": list(array.shape)} for name, array in (("x", X), ("w", W), ("b", B))
 }
 POOLED = network({"op_type": "GlobalAveragePool"})
-ON_PROCESSOR = network({"op_type": "LpPool", "attributes": {"kernel_shape": [2, 2]}})
+ON_PROCESSOR = network({"op_type": "Det"})
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,10 @@ def test_a_single_node_goes_there_too(server: Serving):
     np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)
 
 
+PLACES = np.array([[0, 8, 2, 5], [1, 3, 3, 7]])
+CODES = np.random.default_rng(8).integers(0, 256, (2, 3, 5, 5)).astype(np.uint8)
+
+
 def drawn(*sizes: int) -> Any:
     return np.random.default_rng(sum(sizes)).standard_normal(sizes).astype(np.float32)
 
@@ -102,9 +106,23 @@ def drawn(*sizes: int) -> Any:
             {"Q": drawn(2, 4, 3, 8), "K": drawn(2, 2, 5, 8), "V": drawn(2, 2, 5, 6), "attn_mask": drawn(3, 5) > -1},
             {"is_causal": 1},
         ),
+        ("Einsum", {"Inputs_0": drawn(2, 3, 4), "Inputs_1": drawn(2, 4, 5)}, {"equation": "bij,bjk->bik"}),
+        (
+            "RotaryEmbedding",
+            {"X": drawn(2, 3, 4, 8), "cos_cache": drawn(9, 4), "sin_cache": drawn(9, 4), "position_ids": PLACES},
+            {},
+        ),
+        ("LpNormalization", {"input": X}, {"axis": 1, "p": 1}),
+        ("LpPool", {"X": X}, {"kernel_shape": [2, 3], "pads": [1, 1, 0, 0]}),
+        ("MeanVarianceNormalization", {"X": X}, {}),
+        (
+            "ConvInteger",
+            {"x": CODES[:1], "w": CODES[:, :, :2, :2], "x_zero_point": np.array(3, np.uint8)},
+            {"strides": [1, 2]},
+        ),
     ],
 )
-def test_recurrent_networks_attention_and_transposed_convolutions_go_there(
+def test_more_of_what_onnx_runtime_computes_goes_there(
     server: Serving, op_type: str, arrays: dict[str, Any], attributes: dict[str, Any]
 ):
     if "R" in arrays:

@@ -28,10 +28,10 @@ RuntimeException: type[Exception] = importlib.import_module(
 ).RuntimeException
 
 LEAST = {
-    "Attention": 40, "AveragePool": 15, "BatchNormalization": 2, "Conv": 6, "ConvTranspose": 8, "Dropout": 2, "GRU": 3,
-    "GlobalAveragePool": 2, "GlobalMaxPool": 2, "LSTM": 3, "RNN": 3,
- "InstanceNormalization": 2, "LRN": 2, "MaxPool": 12,
-    "RMSNormalization": 8,
+    "Attention": 40, "AveragePool": 15, "BatchNormalization": 2, "Conv": 6, "ConvInteger": 2, "ConvTranspose": 8,
+    "Dropout": 2, "Einsum": 5, "GRU": 3, "GlobalAveragePool": 2, "GlobalMaxPool": 2, "InstanceNormalization": 2,
+    "LRN": 2, "LSTM": 3, "LpNormalization": 2, "LpPool": 8, "MaxPool": 12, "MeanVarianceNormalization": 1,
+    "QLinearConv": 1, "RMSNormalization": 8, "RNN": 3, "RotaryEmbedding": 8,
 }  # fmt: skip
 """Cases of ONNX's node tests that each operator passes at least."""
 
@@ -94,7 +94,7 @@ def test_drawn_convolutions_and_pools_are_those_of_onnx_runtime(rank: int):
         dtype = chance.choice([np.float32, np.float32, np.float64])
         x = rng.standard_normal((chance.randint(1, 2), channels, *sizes)).astype(dtype)
         attributes = drawn_windows(chance, rank)
-        op_type = chance.choice(["Conv", "Conv", "MaxPool", "AveragePool"])
+        op_type = chance.choice(["Conv", "Conv", "MaxPool", "AveragePool", "LpPool"])
         arrays: dict[str, NDArray[Any]] = {"X": x}
         if op_type == "Conv":
             dtype = np.float32
@@ -107,10 +107,15 @@ def test_drawn_convolutions_and_pools_are_those_of_onnx_runtime(rank: int):
             attributes["kernel_shape"] = taps
             if any(pad >= tap for pad, tap in zip(attributes.get("pads", []), [*taps, *taps], strict=False)):
                 continue  # which ONNX Runtime refuses
-            if op_type == "AveragePool":
+            if op_type in ("AveragePool", "LpPool"):
                 arrays = {"X": x.astype(np.float32)}
                 attributes["dilations"] = [1] * rank
-                attributes["count_include_pad"] = chance.randint(0, 1)
+                if op_type == "AveragePool":
+                    attributes["count_include_pad"] = chance.randint(0, 1)
+                elif attributes.get("auto_pad", "NOTSET").startswith("SAME"):
+                    continue  # ONNX Runtime does not pad then, against the text
+                else:
+                    attributes["p"] = chance.randint(1, 3)
             if "auto_pad" not in attributes and not attributes.get("count_include_pad"):
                 attributes["ceil_mode"] = chance.randint(0, 1)
         try:
@@ -167,6 +172,59 @@ def test_drawn_transposed_convolutions_are_those_of_onnx_runtime():
         (found,) = run_plan(plan, arrays, NumpyBackend())
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"{turn} {node.to_json_text()}")
     assert compared > 60, compared
+
+
+@pytest.mark.parametrize("op_type", ["ConvInteger", "QLinearConv"])
+def test_drawn_integer_convolutions_are_those_of_onnx_runtime(op_type: str):
+    chance, rng, equal, count = random.Random(9), np.random.default_rng(9), 0, 0
+    for turn in range(60):
+        groups, dtype = chance.choice([1, 1, 2]), chance.choice([np.uint8, np.int8])
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        filters = groups * chance.randint(1, 3)
+        arrays: dict[str, NDArray[Any]] = {
+            "x": rng.integers(low, high + 1, (1, 2 * groups, 6, 5)).astype(dtype),
+            "w": rng.integers(low, high + 1, (filters, 2, 3, 2)).astype(dtype),
+        }
+        attributes: dict[str, Any] = {"group": groups, "pads": [1, 0, 1, 1], "strides": [chance.randint(1, 2), 1]}
+        zero, zeros = (rng.integers(low, high + 1, 1).astype(dtype).reshape(()) for _ in range(2))
+        if op_type == "ConvInteger":
+            arrays |= {"x_zero_point": zero, "w_zero_point": zeros}
+        else:
+            scales = rng.random(filters).astype(np.float32) / 100
+            arrays = {
+                "x": arrays["x"], "x_scale": np.array(0.02, np.float32), "x_zero_point": zero, "w": arrays["w"],
+                "w_scale": scales, "w_zero_point": np.full(filters, zeros), "y_scale": np.array(0.5, np.float32),
+                "y_zero_point": np.array((low + high) // 2, dtype),
+                "B": rng.integers(-2000, 2000, filters).astype(np.int32),
+            }  # fmt: skip
+        try:
+            (expected,) = runtime(op_type, 10, [*arrays.values()], **attributes)
+        except RuntimeException:  # it has no kernel for int8
+            continue
+        node = OnnxNode.of(op_type, arrays, opset=10, **attributes)
+        plan = make_device_plan(node, 300)
+        assert plan is not None
+        (found,) = run_plan(plan, arrays, NumpyBackend())
+        # It scales in float32, so that a number near a half may be rounded the other way.
+        most = 0 if op_type == "ConvInteger" else 1
+        assert found.dtype == expected.dtype
+        assert np.abs(found.astype(int) - expected.astype(int)).max() <= most, f"{turn} {node.to_json_text()}"
+        equal, count = equal + int((found == expected).sum()), count + found.size
+    assert count > 500
+    assert equal >= 0.99 * count
+
+
+def test_integer_convolutions_have_a_zero_point_for_each_filter():
+    rng = np.random.default_rng(3)
+    x, w = rng.integers(0, 9, (1, 1, 4, 4)).astype(np.uint8), rng.integers(0, 9, (2, 1, 2, 2)).astype(np.uint8)
+    zeros = np.array([3, 7], np.uint8)
+    node = OnnxNode.of("ConvInteger", {"x": x, "w": w, "x_zero_point": np.uint8(2), "w_zero_point": zeros}, opset=10)
+    (found,) = compute(node, {"x": x, "w": w, "x_zero_point": np.array(2, np.uint8), "w_zero_point": zeros})
+
+    wide, filters = x.astype(int) - 2, w.astype(int) - zeros.reshape(2, 1, 1, 1)
+    for channel, row, column in np.ndindex(2, 3, 3):
+        window = wide[0, 0, row : row + 2, column : column + 2]
+        assert found[0, channel, row, column] == (window * filters[channel, 0]).sum()
 
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])

@@ -11,7 +11,7 @@ its graph stays on the processor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -30,19 +30,21 @@ from .pooling import average, largest
 from .registry import NODE_FORMS, form_of
 
 _FLOATS = ("float16", "float32", "float64")
-_WHOLE_OR_BOOLEAN = ("attn_mask", "nonpad_kv_seqlen", "sequence_lens")
+_WHOLE_OR_BOOLEAN = ("attn_mask", "nonpad_kv_seqlen", "position_ids", "sequence_lens")
 """Inputs that may be of other types."""
 DEVICE_FORMS: dict[str, Callable[[OnnxNode], Form | None]] = {}
 """What makes the form of a node on a device, by its operator; None for a node that it does not compute."""
+_TYPES: dict[str, Container[str]] = {}
 
 DeviceForm = TypeVar("DeviceForm", bound=Callable[[OnnxNode], Form | None])
 
 
-def on_device(*op_types: str) -> Callable[[DeviceForm], DeviceForm]:
-    """Decorate the function that makes the device's form of the nodes of these operators."""
+def on_device(*op_types: str, types: Container[str] = _FLOATS) -> Callable[[DeviceForm], DeviceForm]:
+    """Decorate the function that makes the device's form of the nodes of these operators, of tensors of these types."""
 
     def register(make: DeviceForm) -> DeviceForm:
         DEVICE_FORMS.update(dict.fromkeys(op_types, make))
+        _TYPES.update(dict.fromkeys(op_types, types))
         return make
 
     return register
@@ -57,7 +59,9 @@ def device_form(operation: Operation) -> Form | None:
     tensors = (*operation.tensors, *operation.results)
     if make is None or any(0 in tensor.shape for _, tensor in tensors):
         return None
-    if any(tensor.data_type not in _FLOATS for name, tensor in tensors if name not in _WHOLE_OR_BOOLEAN):
+    if any(
+        tensor.data_type not in _TYPES[operation.op_type] for name, tensor in tensors if name not in _WHOLE_OR_BOOLEAN
+    ):
         return None
     return make(operation)
 
@@ -68,7 +72,7 @@ def _numbers(node: OnnxNode, name: str, count: int, default: int = 1) -> tuple[i
     return tuple(map(int, found)) if found else (default,) * count
 
 
-def _window(node: OnnxNode, taps: Sequence[int]) -> Window:
+def window_of_node(node: OnnxNode, taps: Sequence[int]) -> Window:
     """The window of a convolution or a pool; what `auto_pad` adds is split as ONNX says."""
     count, sizes = len(taps), node.tensors[0][1].shape[2:]
     strides, dilations = _numbers(node, "strides", count), _numbers(node, "dilations", count)
@@ -93,7 +97,7 @@ def convolution_node_form(node: OnnxNode) -> Convolution | Array:
     """A sum over the filter's elements of a product over the channels, and the bias."""
     (_, x), (_, filters), *bias = node.tensors
     groups: Any = node.attribute("group") or 1
-    form = Convolution(_window(node, filters.shape[2:]), groups, node.output.shape, x.shape[1] // groups)
+    form = Convolution(window_of_node(node, filters.shape[2:]), groups, node.output.shape, x.shape[1] // groups)
     if not bias:
         return form
     work = form.work(tuple([(0, size) for size in form.sizes]))
@@ -164,7 +168,7 @@ def pool_form(node: OnnxNode) -> WindowFunction | None:
         window, padded = Window(sizes, ones, ones, (0,) * len(sizes)), False
     else:
         taps: Any = node.attribute("kernel_shape")
-        window, padded = _window(node, taps), bool(node.attribute("count_include_pad"))
+        window, padded = window_of_node(node, taps), bool(node.attribute("count_include_pad"))
         ends = [(size - 1) * stride - start for size, stride, start in zip(
             node.output.shape[2:], window.strides, window.start, strict=True)]  # fmt: skip
         reaches_out = any(end >= size for end, size in zip(ends, sizes, strict=True))
