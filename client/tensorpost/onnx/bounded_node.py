@@ -58,4 +58,4 @@ class BoundedNode(OnnxNode):
 
 def node_class(op_type: object) -> type[OnnxNode]:
     """The class of a node of this operator that is computed alone: `BoundedNode` if its sizes depend on elements."""
-    return BoundedNode if op_type in BOUNDED else OnnxNode
+    return BoundedNode if isinstance(op_type, str) and op_type in BOUNDED else OnnxNode
