@@ -360,6 +360,14 @@ def test_models_whose_sizes_depend_too_often_are_refused(app: AppClient) -> None
     assert "depend 64 times on elements" in problem["detail"]
 
 
+def test_nodes_of_all_parts_count() -> None:
+    parts = {"model": model_text(CHAIN).SerializeToString(), "x": npy_bytes(X)}
+    for most, status in ((7, 422), (8, 200)):
+        with http_app(max_graph_nodes=most) as app:
+            answer = app.request("POST", "/v1/onnx", files=parts, headers={"accept": "application/json"})
+            assert (answer.status_code, "TENSORPOST_MAX_GRAPH_NODES" in answer.text) == (status, status == 422)
+
+
 def test_onnx_runtime_as_a_whole_refuses_them(server_url: str) -> None:
     with Client(server_url) as tp, pytest.raises(InvalidParameter, match=r"NonZero-13\) makes depend on elements"):
         tp.run_model(model_text(CHAIN), X, backend="onnxruntime")

@@ -175,6 +175,22 @@ def test_models_give_what_onnx_runtime_gives(server_url: str, make: Any) -> None
                 assert array.tobytes() == np.asarray(wanted).tobytes()
 
 
+def test_more_parts_than_split_takes_by_value(server_url: str) -> None:
+    model = model_of(
+        [
+            node("SplitToSequence", ["x", "three"], ["parts"], axis=1),
+            node("SequenceAt", ["parts", "last"], ["end"]),
+            node("SequenceInsert", ["parts", "end", "zero"], ["more"]),
+            node("ConcatFromSequence", ["more"], ["y"], axis=1),
+        ],
+        "y",
+    )
+    x = np.arange(1000, dtype=np.float32).reshape(2, 500)
+    with Client(server_url) as tp:
+        found = tp.run_model(model, x)
+    assert found["y"].tolist() == np.concatenate([x[:, 498:], x], axis=1).tolist()
+
+
 def test_they_cost_no_node() -> None:
     call = model_call(edited(), X, None)
     assert sorted([each["op_type"] for each in call.document["nodes"]]) == ["Add", "Identity", "Neg", "Relu"]
@@ -222,3 +238,24 @@ def test_sequences_of_calls_are_refused_by_name() -> None:
         InvalidDescriptor, match=r"graph\.output\.made: 'made' is a sequence, a map or an optional value"
     ):
         model_call(model, X, None)
+
+
+def test_sequences_that_become_too_many_nodes_are_refused() -> None:
+    """A thousand rows, each mapped twice by a body of eight nodes."""
+    names = [f"t{place}" for place in range(9)]
+    inner = [node("Neg", [names[place]], [names[place + 1]]) for place in range(8)]
+    body = helper.make_graph(
+        inner, "body", [helper.make_tensor_value_info("t0", FLOAT, None)],
+        [helper.make_tensor_value_info("t8", FLOAT, None)],
+    )  # fmt: skip
+    nodes = [
+        node("SplitToSequence", ["x", "one"], ["rows"], axis=0),
+        node("SequenceMap", ["rows"], ["once"], body=body),
+        node("SequenceMap", ["once"], ["twice"], body=body),
+        node("ConcatFromSequence", ["twice"], ["y"], axis=0),
+    ]
+
+    with pytest.raises(InvalidDescriptor, match="more than 10,000 nodes once its sequences are written out"):
+        model_call(model_of(nodes, "y"), np.zeros((1000, 1), np.float32), None)
+    with pytest.raises(InvalidDescriptor, match="makes a sequence of 1,025 tensors"):
+        model_call(model_of(nodes, "y"), np.zeros((1025, 1), np.float32), None)

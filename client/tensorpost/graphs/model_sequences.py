@@ -11,12 +11,14 @@ OptionalHasElement-18.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..onnx.model_reader import ModelNode, inlined_nodes, refused
+from ..onnx.model_reader import MOST_INLINED, ModelNode, inlined_nodes, refused
+from ..onnx.node_reading import MOST_ENTRIES
 from ..values.layout import Layout
 from ..values.problems import counted
 from .model_nodes import called
@@ -71,6 +73,7 @@ class ModelSequences:
         self._values, self._layout_of = values, layout_of
         self._sequences: dict[str, list[str]] = {}
         self._optionals: dict[str, str] = {}  # what is in it; empty if nothing is
+        self._written = 0  # nodes in the place of others
 
     def takes(self, node: ModelNode) -> bool:
         """Whether a node makes or reads a sequence or an optional value."""
@@ -108,7 +111,16 @@ class ModelSequences:
             "SequenceMap": self._map,
             "SplitToSequence": self._split,
         }
-        return rules[node.op_type](node, path)
+        found = rules[node.op_type](node, path)
+        self._count(len(found.nodes), path)
+        return found
+
+    def _count(self, nodes: int, path: Sequence[str | int]) -> None:
+        """Refuse what becomes too many nodes."""
+        self._written += nodes
+        if self._written > MOST_INLINED:
+            message = f"the model has more than {MOST_INLINED:,} nodes once its sequences are written out"
+            raise refused(path, message, self._written, f"at most {MOST_INLINED} nodes")
 
     # ---- rules -------------------------------------------------------------------------------------------------------
 
@@ -169,9 +181,14 @@ class ModelSequences:
         squeezes = by is None and node.attributes.get("keepdims", 1) == 0
         made = [f"{name}/kept" for name in names] if squeezes else names
         nodes = [_node("Split", (source, f"{out}/sizes"), made, axis=axis)]
-        constants = {f"{out}/sizes": np.array(parts, np.int64)}
+        constants = {f"{out}/sizes": np.array(parts, np.int64), f"{out}/axis": np.array([axis], np.int64)}
+        if len(parts) > MOST_ENTRIES:  # more than Split takes by value
+            ends = [*accumulate(parts)]
+            starts = {f"{name}/start": end - part for name, end, part in zip(made, ends, parts, strict=True)}
+            bounds = starts | {f"{name}/end": end for name, end in zip(made, ends, strict=True)}
+            constants |= {name: np.array([place], np.int64) for name, place in bounds.items()}
+            nodes = [_node("Slice", (source, f"{name}/start", f"{name}/end", f"{out}/axis"), [name]) for name in made]
         if squeezes:
-            constants[f"{out}/axis"] = np.array([axis], np.int64)
             nodes += [_node("Squeeze", (kept, f"{out}/axis"), [name]) for kept, name in zip(made, names, strict=True)]
         return Expansion(nodes, constants)
 
@@ -194,6 +211,8 @@ class ModelSequences:
             raise refused(path, f"the body of {called(node)} must be {expected}", None, expected)
         count = len(self._sequence(node, 0, path))
         lists = [self._sequences.get(name, [name] * count) for name in node.inputs]
+        if count * body.node_count > MOST_INLINED:
+            self._count(count * body.node_count, path)
         if any(len(each) != count for each in lists):
             lengths = ", ".join([str(len(each)) for each in lists])
             message = f"the node {called(node)} reads sequences of {lengths} tensors"

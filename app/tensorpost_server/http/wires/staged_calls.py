@@ -59,7 +59,18 @@ class RestOfModel:
         cls, stage: ModelStage, most_nodes: int, level: FeatureLevel = NEWEST,
         views: Mapping[int, memoryview] | None = None,
     ) -> RestOfModel:  # fmt: skip
-        """What is left after a part of a model."""
+        """What is left after a part of a model.
+
+        Raises:
+            InvalidDescriptor: there are too many nodes, which are read again after each part.
+        """
+        count = len(stage.graph.document["nodes"]) + len(stage.rest.nodes)
+        if count > most_nodes:
+            message = f"the model has {count:,} nodes; at most {most_nodes:,} are computed here (setting "
+            expected = f"at most {most_nodes} nodes"
+            raise InvalidDescriptor.of([
+                Violation("graph-size", ("graph", "node"), f"{message}TENSORPOST_MAX_GRAPH_NODES)", count, expected)
+            ])  # fmt: skip
         return cls(stage.results, stage.rest, most_nodes, level, views)
 
     @classmethod
