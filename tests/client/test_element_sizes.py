@@ -452,6 +452,8 @@ def test_names_json_out_and_run(app: AppClient, server_url: str) -> None:
         found = tp.onnx("NonZero", X, out=out)
         node = BoundedNode.of("NonZero", {"X": OnnxTensor("float", X.shape)}, opset=13)
         ran = tp.run(node, X)
+        with pytest.raises(InvalidParameter, match="NonZero-13 makes are known when they are computed"):
+            next(iter(tp.stream(node, X)))
         with pytest.raises(InvalidParameter, match="shape"):
             tp.onnx("NonZero", X, out=np.zeros((2, 5), np.int64))
 

@@ -70,7 +70,7 @@ def request_template(operation: Operation) -> RequestTemplate:
     """The template of an operation's requests.
 
     Raises:
-        InvalidParameter: this is not an operation.
+        InvalidParameter: this is not an operation, or its sizes depend on elements.
         InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
     if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
@@ -79,6 +79,11 @@ def request_template(operation: Operation) -> RequestTemplate:
             how = "pass its .operation, and an array of its .sent_shape"
         raise InvalidParameter(
             f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; {how}"
+        )
+    if isinstance(operation, OnnxNode) and operation.is_bounded:
+        raise InvalidParameter(
+            f"the sizes that {operation.name} makes are known when they are computed, and blocks and rows need them "
+            "before; receive the results whole, by onnx or run"
         )
     return _template(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
