@@ -321,6 +321,22 @@ def test_drawn_attention_is_that_of_the_reference():
     assert min(shown.values()) > 20
 
 
+def test_versions_that_onnx_runtime_has_not_are_computed_as_later_ones():
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 3, 6, 7)).astype(np.float32)
+    window: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    (expected,) = runtime("AveragePool", 7, [x], **window)
+    (found,) = compute(OnnxNode.of("AveragePool", {"X": x}, opset=1, **window), {"X": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    names = ["X", "scale", "B", "mean", "var"]
+    arrays = dict(zip(names, [x, *[rng.random(3).astype(np.float32) for _ in range(4)]], strict=True))
+    (expected,) = runtime("BatchNormalization", 7, [*arrays.values()])
+    (found,) = compute(OnnxNode.of("BatchNormalization", arrays, opset=6, is_test=1), arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert make_device_plan(OnnxNode.of("BatchNormalization", arrays, opset=6), 300) is None  # it trains
+
+
 def node(name: str, op_type: str, inputs: list[str], **attributes: Any) -> dict[str, Any]:
     return {"name": name, "op_type": op_type, "opset": 17, "inputs": inputs, "attributes": attributes}
 

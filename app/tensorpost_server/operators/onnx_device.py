@@ -188,6 +188,8 @@ def batch_node_form(node: OnnxNode) -> Pointwise | None:
     """`scale * (x - mean) / sqrt(variance + epsilon) + bias`, with given statistics."""
     if len(node.results) > 1 or node.attribute("training_mode") or node.attribute("spatial") == 0:
         return None
+    if node.opset_version < 7 and not node.attribute("is_test"):  # with the statistics of the tensor itself
+        return None
     x, scale, bias, mean, variance = map(operand, range(5))
     epsilon: Any = node.attribute("epsilon")
     made = (x - mean) / call("sqrt", variance + float(epsilon)) * scale + bias

@@ -21,10 +21,12 @@ from ..forms import Array, Box, BoxFunction, Form, Window, WindowFunction
 from ..forms.float16 import wide
 from ..forms.index_ranges import IndexRange
 from .convolution import convolve_integers, convolve_quantized
-from .onnx_device import on_device, window_of_node
+from .onnx_device import device_form, on_device, window_of_node
+from .onnx_device_sequences import own_form_of_sequences, widest
 from .onnx_runtime_cost import extra_bytes, work_of
 from .pooling import powers_in_windows
 
+_FIRST_VERSION = 7  # that ONNX Runtime computes
 _INTEGERS = ("int8", "uint8", "int32", "float32")
 
 
@@ -49,7 +51,8 @@ def einsum_form(node: OnnxNode) -> Array | None:
 
 
 def _einsum(xp: ModuleType, *tensors: Any, equation: str) -> Any:
-    return xp.einsum(equation, *[wide(xp, tensor) for tensor in tensors]).astype(tensors[0].dtype, copy=False)
+    made = xp.einsum(equation, *[widest(xp, tensor) for tensor in tensors])
+    return xp.asarray(made).astype(tensors[0].dtype, copy=False)
 
 
 # ---- positions -------------------------------------------------------------------------------------------------------
@@ -170,7 +173,21 @@ def _quantized(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names:
     convolve_quantized(xp, shaped, box, out, names=tuple(names), **given)
 
 
-def form_of_integers(node: OnnxNode) -> Form | None:
-    """The form of ConvInteger with a zero point for each filter, which ONNX Runtime refuses; None of other nodes."""
-    zeros = dict(node.tensors).get("w_zero_point")
-    return integer_node_form(node) if node.op_type == "ConvInteger" and zeros and zeros.element_count > 1 else None
+def own_form(node: OnnxNode) -> Form | None:
+    """The form of a node that ONNX Runtime does not compute on a processor; None of one that it does.
+
+    It takes no recurrent networks whose batch comes first (`layout`), no zero point for each filter of ConvInteger, no
+    versions of AveragePool and BatchNormalization before 7, no Einsum and no attention of bfloat16, and no mask that is
+    shorter than the keys; of masked scores that are an output it makes finite numbers.
+    """
+    tensors = dict(node.tensors)
+    if any(0 in tensor.shape for _, tensor in (*node.tensors, *node.results)):
+        return None
+    if node.op_type == "ConvInteger":
+        zeros = tensors.get("w_zero_point")
+        return integer_node_form(node) if zeros is not None and zeros.element_count > 1 else None
+    if node.op_type in ("AveragePool", "BatchNormalization"):
+        return device_form(node) if node.opset_version < _FIRST_VERSION else None
+    if node.op_type == "Einsum":
+        return einsum_form(node) if node.input.data_type == "bfloat16" else None
+    return own_form_of_sequences(node)

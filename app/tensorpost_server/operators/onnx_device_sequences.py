@@ -133,8 +133,8 @@ def _attention(
         value = xp.concatenate((given["past_value"], value), axis=2)
     made: dict[str, Any] = {"present_key": key, "present_value": value}
     root = math.sqrt(scale if scale else 1 / math.sqrt(query.shape[3]))
-    keys, values = (_wide(xp, xp.repeat(each, heads[0] // heads[1], axis=1)) for each in (key, value))
-    queries = _wide(xp, query)
+    keys, values = (widest(xp, xp.repeat(each, heads[0] // heads[1], axis=1)) for each in (key, value))
+    queries = widest(xp, query)
     go_on()
     scores = xp.matmul(queries * queries.dtype.type(root), (keys * keys.dtype.type(root)).swapaxes(2, 3))
     made["qk_matmul_output"] = scores
@@ -159,7 +159,7 @@ def _attention(
     return tuple([made[name].astype(kind, copy=False) for name in outputs])
 
 
-def _wide(xp: ModuleType, x: Any) -> Any:
+def widest(xp: ModuleType, x: Any) -> Any:
     """The array in the type that it is multiplied in: float16 and bfloat16 in float32."""
     return x.astype("float32") if x.dtype.name == "bfloat16" else wide(xp, x)
 
@@ -209,15 +209,9 @@ def _softmax(xp: ModuleType, scores: Any) -> Any:
 # ---- on processors ---------------------------------------------------------------------------------------------------
 
 
-def own_form(node: OnnxNode) -> Array | None:
-    """The form of a node that ONNX Runtime does not compute on a processor; None of one that it does.
-
-    It takes no recurrent networks whose batch comes first (`layout`), no attention of bfloat16, and no mask that is
-    shorter than the keys; of masked scores that are an output it makes finite numbers.
-    """
+def own_form_of_sequences(node: OnnxNode) -> Array | None:
+    """The form of a node of these operators that ONNX Runtime does not compute on a processor; see `own_form`."""
     tensors = dict(node.tensors)
-    if any(0 in tensor.shape for _, tensor in (*node.tensors, *node.results)):
-        return None
     if node.op_type in _CELL_STEPS:
         return recurrent_node_form(node) if node.attribute("layout") else None
     if node.op_type != "Attention":
