@@ -526,9 +526,11 @@ class Client(NumpyCalls):
     ) -> dict[str, Any]:
         """Run an ONNX model, which the client reads and sends as a graph; see docs/models.md.
 
+        A model whose sizes depend on elements (NonZero) is sent itself, and the server computes it in parts.
+
         Args:
             model: the path or the bytes of an ONNX file, or an `onnx.ModelProto`. It is refused if it needs external
-                data, a custom domain, strings, or a tensor whose sizes depend on elements.
+                data, a custom domain, or strings.
             inputs: the model's inputs by name, as in `run_graph`; for a model with one input, the input itself may be
                 given. These tensors set the sizes that the model names.
             outputs: names of the outputs to return; default: all.

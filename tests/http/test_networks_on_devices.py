@@ -35,7 +35,7 @@ DECLARED = {
     name: {"data_type": "FLOAT32", "sizes": list(array.shape)} for name, array in (("x", X), ("w", W), ("b", B))
 }
 POOLED = network({"op_type": "GlobalAveragePool"})
-ON_PROCESSOR = network({"op_type": "LpPool", "attributes": {"kernel_shape": [2, 2]}})
+ON_PROCESSOR = network({"op_type": "Det"})
 
 
 @pytest.fixture(scope="module")
@@ -73,5 +73,62 @@ def test_a_single_node_goes_there_too(server: Serving):
     node = OnnxNode.of("Conv", {"X": X, "W": W, "B": B}, opset=21, pads=[1, 1, 1, 1])
     with Client(server.url) as tp:
         found, expected = (tp.call(node, {"X": X, "W": W, "B": B}, backend=backend) for backend in ("auto", "numpy"))
+    assert (found.backend, "onnxruntime" in expected.backend) == ("cuda", True)
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)
+
+
+PLACES = np.array([[0, 8, 2, 5], [1, 3, 3, 7]])
+CODES = np.random.default_rng(8).integers(0, 256, (2, 3, 5, 5)).astype(np.uint8)
+
+
+def drawn(*sizes: int) -> Any:
+    return np.random.default_rng(sum(sizes)).standard_normal(sizes).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "arrays", "attributes"),
+    [
+        ("ConvTranspose", {"X": X, "W": drawn(3, 4, 3, 3), "B": B}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("RNN", {"X": drawn(4, 2, 3), "W": drawn(2, 5, 3), "R": drawn(2, 5, 5)}, {"direction": "bidirectional"}),
+        (
+            "GRU",
+            {
+                "X": drawn(4, 2, 3),
+                "W": drawn(1, 15, 3),
+                "R": drawn(1, 15, 5),
+                "sequence_lens": np.array([4, 2], np.int32),
+            },
+            {},
+        ),
+        ("LSTM", {"X": drawn(4, 2, 3), "W": drawn(1, 20, 3), "R": drawn(1, 20, 5), "B": drawn(1, 40)}, {}),
+        (
+            "Attention",
+            {"Q": drawn(2, 4, 3, 8), "K": drawn(2, 2, 5, 8), "V": drawn(2, 2, 5, 6), "attn_mask": drawn(3, 5) > -1},
+            {"is_causal": 1},
+        ),
+        ("Einsum", {"Inputs_0": drawn(2, 3, 4), "Inputs_1": drawn(2, 4, 5)}, {"equation": "bij,bjk->bik"}),
+        (
+            "RotaryEmbedding",
+            {"X": drawn(2, 3, 4, 8), "cos_cache": drawn(9, 4), "sin_cache": drawn(9, 4), "position_ids": PLACES},
+            {},
+        ),
+        ("LpNormalization", {"input": X}, {"axis": 1, "p": 1}),
+        ("LpPool", {"X": X}, {"kernel_shape": [2, 3], "pads": [1, 1, 0, 0]}),
+        ("MeanVarianceNormalization", {"X": X}, {}),
+        (
+            "ConvInteger",
+            {"x": CODES[:1], "w": CODES[:, :, :2, :2], "x_zero_point": np.array(3, np.uint8)},
+            {"strides": [1, 2]},
+        ),
+    ],
+)
+def test_more_of_what_onnx_runtime_computes_goes_there(
+    server: Serving, op_type: str, arrays: dict[str, Any], attributes: dict[str, Any]
+):
+    if "R" in arrays:
+        attributes = {**attributes, "hidden_size": 5}
+    node = OnnxNode.of(op_type, arrays, opset=23, **attributes)
+    with Client(server.url) as tp:
+        found, expected = (tp.call(node, arrays, backend=backend) for backend in ("auto", "numpy"))
     assert (found.backend, "onnxruntime" in expected.backend) == ("cuda", True)
     np.testing.assert_allclose(found.array, expected.array, rtol=1e-4, atol=1e-5)

@@ -141,10 +141,13 @@ class Worker:
     def computed_by(self, plan: Plan) -> str:
         """The name of the backend, and the library that computes the plan in its place: `numba+numpy`.
 
-        Answers, access log, metrics and traces have this one name.
+        Answers, access log, metrics and traces have this one name, with those of what computed earlier parts.
         """
         library = self.backend.library(plan)
-        return f"{self.backend.name}+{library}" if library else self.backend.name
+        name = f"{self.backend.name}+{library}" if library else self.backend.name
+        if not plan.computed_before:
+            return name
+        return "+".join(dict.fromkeys("+".join([name, *plan.computed_before]).split("+")))
 
     def is_preferred(self, plan: Plan) -> bool:
         """Whether `auto` should prefer it: the plan is large enough, and the device has memory again if it had none."""

@@ -24,7 +24,7 @@ from .bounded_cache import MOST_KEY_BYTES
 from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .calls.byte_strings import encode_strings
-from .calls.call import Call, DeviceSource, OpenSink
+from .calls.call import Call, CallRest, DeviceSource, OpenSink
 from .calls.prepared_call import PreparedCall, RequestKey, prepare, received_tensors
 from .connection.receive_into import arrived_bytes, receive_into
 from .connection.whole_messages import WholeMessages
@@ -167,6 +167,8 @@ class Execution:
         self._observation.operator = await self._wire.open(self.slow_threads) or self._observation.operator
         key = RequestKey(self._wire.key, format_, self._scope["query_string"], length)
         prepared, call = await self._prepare(key, stages)
+        while call is not None and call.rest is not None:
+            prepared, call = await self._after_part(prepared, call, call.rest)
         prepared = self._planned_for_device(prepared)
         if prepared.plan.is_graph:
             self._observation.steps = StepTimes(prepared.plan)
@@ -240,6 +242,36 @@ class Execution:
             self._service.calls.put((key, head), prepared)
         return prepared, call
 
+    async def _after_part(self, prepared: PreparedCall, call: Call, rest: CallRest) -> tuple[PreparedCall, Call]:
+        """Compute a part of a call, and plan what is left with its results; the caller is watched meanwhile."""
+        if self._quota is not None:
+            self._quota.compute_nodes(len(prepared.plan.graph.nodes) + 1)  # the request is a node of the last part
+        prepared = replace(self._planned_for_device(prepared), timeout=None)  # of the answer, which comes later
+        nowhere = [None] * len(prepared.plan.outputs)
+        sources = None if call.memory is None else [await self._to_host(each) for each in call.memory]
+        worker = self._assign(prepared)
+        memory = await self._receive_tensors(prepared, call, sources, worker)
+        self.watch.start()
+        outputs = await self._collect(prepared, worker, [memory[index] for index in prepared.order], nowhere)
+        results = {slot.name: slot.layout.view(data) for slot, data in zip(prepared.plan.outputs, outputs, strict=True)}
+        blocks = _in_host_memory([each.data if isinstance(each, KeptMemory) else each for each in memory])
+        left = await self.slow_threads.run(True, rest.call, blocks, results)
+        stays = prepared.plan.output_bytes + (sum(prepared.sizes) if call.memory is None else 0)
+        self._assigned_bytes -= stays  # what was for slices and temporaries is there for the next part
+        planned = partial(prepare, left, self.settings, has_devices=self._service.workers().has_devices)
+        after = await self.slow_threads.run(True, planned)
+        names = (*prepared.plan.computed_before, worker.computed_by(prepared.plan))
+        return replace(after, plan=replace(after.plan, computed_before=names)), left
+
+    async def _to_host(self, source: memoryview | DeviceSource) -> memoryview:
+        """The bytes of an input in host memory."""
+        if isinstance(source, memoryview):
+            return source
+        size = source.memory.nbytes
+        block = self.reserve(size).memory(size)
+        await source.read_into(block)
+        return block
+
     def _planned_for_device(self, prepared: PreparedCall) -> PreparedCall:
         """The call as a device computes it, if one is to compute what a library computes on processors.
 
@@ -276,13 +308,8 @@ class Execution:
         checked = {prepared.order[index] for index in plan.checked_inputs}  # read in host memory
         placed: list[memoryview | DeviceSource] = []
         for at, source in enumerate(sources or ()):
-            if not isinstance(source, memoryview) and not (runs and source.worker is worker and at not in checked):
-                size = source.memory.nbytes
-                block = self.reserve(size).memory(size)
-                await source.read_into(block)
-                placed.append(block)
-            else:
-                placed.append(source)
+            stays = not isinstance(source, memoryview) and runs and source.worker is worker and at not in checked
+            placed.append(source if stays else await self._to_host(source))
         if runs:
             prepared = replace(prepared, options=replace(options, backend=worker.backend.name, device=index))
         return prepared, None if sources is None else placed

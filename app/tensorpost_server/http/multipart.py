@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import Message
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from tensorpost.bodies.frame import NpyHead, NpyHeadReader
 from tensorpost.bodies.images import picture_format
 from tensorpost.bodies.npy import NPY_MAGIC
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.graphs.model_graph import ModelGraph, model_graph
+from tensorpost.graphs.model_graph import ModelGraph, ModelStage, model_stage
 from tensorpost.onnx.model_reader import read_model
 from tensorpost.values.datatypes import DataType, data_type
 from tensorpost.values.layout import Layout
@@ -137,6 +137,18 @@ class Multipart:
         return found
 
 
+class StagedTensors(NamedTuple):
+    """The tensors of a body, and the first part of the model that came in it.
+
+    Attributes:
+        body: the body, whose pictures have the axes that the model declares.
+        stage: the part.
+    """
+
+    body: Multipart
+    stage: ModelStage
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTensors:
     """The tensors of a model and of the body that it came in. See `Encoded`.
@@ -154,7 +166,7 @@ class ModelTensors:
     @classmethod
     def read(
         cls, body: Multipart, outputs: Sequence[str] | None, held: Mapping[str, tuple[Layout, memoryview]]
-    ) -> ModelTensors:
+    ) -> ModelTensors | StagedTensors:
         """Read the part `model`.
 
         Args:
@@ -162,10 +174,13 @@ class ModelTensors:
             outputs: names of the outputs that are wanted; None for all.
             held: inputs that are not in the body, by name: what the tensor is, and its bytes.
 
+        Returns:
+            The tensors of its graph; or its first part, if the sizes of the rest depend on elements.
+
         Raises:
             TensorMismatch: there is none, or a tensor is of strings.
             InvalidParameter: an input is in the body and held.
-            InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_graph`.
+            InvalidParameter, InvalidDescriptor, UnknownOperator: see `model_stage`.
         """
         if "model" not in body.texts:
             raise TensorMismatch(
@@ -187,15 +202,15 @@ class ModelTensors:
             name: layout.view(data) for name, (layout, data) in held.items() if _is_small(layout)
         }
         try:
-            graph = model_graph(model, sent, outputs, small)
+            found = model_stage(model, sent, outputs, small)
         except InvalidParameter as error:
             explain(error, body.parts, inputs, in_parts=True)
             raise
-        tensors = [
-            (graph.inputs[name], row, shape) for name, row, shape in body.tensors if name in graph.inputs
-        ]  # fmt: skip
-        tensors += [(name, data_type(array.dtype), array.shape) for name, array in graph.weights.items()]
-        return cls(body, graph, tensors)
+        if isinstance(found, ModelStage):
+            return StagedTensors(body, found)
+        tensors = [(found.inputs[name], row, shape) for name, row, shape in body.tensors if name in found.inputs]
+        tensors += [(name, data_type(array.dtype), array.shape) for name, array in found.weights.items()]
+        return cls(body, found, tensors)
 
     @property
     def working_bytes(self) -> int:

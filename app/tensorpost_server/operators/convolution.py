@@ -75,13 +75,13 @@ def _convolve(
 @form_of_class(dml.ConvolutionIntegerOperatorDesc)
 def integer_form(desc: dml.ConvolutionIntegerOperatorDesc) -> BoxFunction:
     """The sums of `(input - zero) * (filter - zero)`, modulo 2^32; padding is 0 after the difference."""
-    return _form(desc, _convolve_integers, names_of(desc), 8)
+    return _form(desc, convolve_integers, names_of(desc), 8)
 
 
 @form_of_class(dml.QuantizedLinearConvolutionOperatorDesc)
 def quantized_form(desc: dml.QuantizedLinearConvolutionOperatorDesc) -> BoxFunction:
     """`(sums + bias) * input scale * filter scale`, quantized; the bias is as ONNX's QLinearConv has it."""
-    return _form(desc, _convolve_quantized, names_of(desc), 8)
+    return _form(desc, convolve_quantized, names_of(desc), 8)
 
 
 def _integer_sums(
@@ -100,15 +100,17 @@ def _less(zero: Any, xp: ModuleType, part: Any) -> Any:
     return centered(part, zero)
 
 
-def _convolve_integers(
+def convolve_integers(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, window: Window, groups: int, names: tuple[str, ...]
 ) -> None:
+    """Fill a box with the sums of integers, modulo 2^32."""
     wrapped(_integer_sums(xp, by_name(names, inputs), box, out.shape, window, groups), out)
 
 
-def _convolve_quantized(
+def convolve_quantized(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, window: Window, groups: int, names: tuple[str, ...]
 ) -> None:
+    """Fill a box with the sums, scaled and quantized."""
     named = by_name(names, inputs)
     made = _integer_sums(xp, named, box, out.shape, window, groups)
     if "bias" in named:

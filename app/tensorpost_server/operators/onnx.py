@@ -19,6 +19,7 @@ from ..forms.axes import AxisMap
 from ..forms.onnx_axes import FilterMap, NearestMap
 from ..forms.onnx_resize import OnnxResize
 from .elementwise_base import FORMULAS
+from .onnx_device_arrays import own_form
 from .onnx_elementwise import twin_form
 from .onnx_runtime import model_form
 from .registry import NODE_FORMS, form_of_class, form_of_node
@@ -27,8 +28,9 @@ from .tile import tile
 
 @form_of_class(OnnxNode)
 def onnx_form(node: OnnxNode) -> Form:
-    """The form of a node, by the row of its operator; without one by ONNX Runtime."""
-    return NODE_FORMS.get(node.op_type, model_form)(node)
+    """The form of a node, by the row of its operator; without one by ONNX Runtime, if it computes such a node."""
+    make = NODE_FORMS.get(node.op_type)
+    return make(node) if make is not None else own_form(node) or model_form(node)
 
 
 @form_of_class(OnnxProtoNode)

@@ -11,33 +11,40 @@ its graph stays on the processor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tensorpost.onnx import OnnxNode
 from tensorpost.values.operation import Operation
 
-from ..forms import Array, BoxFunction, Form, Pointwise, Window, WindowFunction
-from ..forms.convolutions import Convolution, with_bias
+from ..forms import Array, BoxFunction, Form, Pointwise, Window, WindowFunction, whole_box
+from ..forms.convolutions import Convolution, add_bias, with_bias
 from ..forms.expression import call, operand
 from ..forms.float16 import wide
+from .convolution import convolve
 from .normalization import neighbours_form
 from .pooling import average, largest
 from .registry import NODE_FORMS, form_of
 
 _FLOATS = ("float16", "float32", "float64")
+_WHOLE_OR_BOOLEAN = ("attn_mask", "nonpad_kv_seqlen", "position_ids", "sequence_lens")
+"""Inputs that may be of other types."""
 DEVICE_FORMS: dict[str, Callable[[OnnxNode], Form | None]] = {}
 """What makes the form of a node on a device, by its operator; None for a node that it does not compute."""
+_TYPES: dict[str, Container[str]] = {}
 
-DeviceForm = Callable[[OnnxNode], Form | None]
+DeviceForm = TypeVar("DeviceForm", bound=Callable[[OnnxNode], Form | None])
 
 
-def _on_device(*op_types: str) -> Callable[[DeviceForm], DeviceForm]:
+def on_device(*op_types: str, types: Container[str] = _FLOATS) -> Callable[[DeviceForm], DeviceForm]:
+    """Decorate the function that makes the device's form of the nodes of these operators, of tensors of these types."""
+
     def register(make: DeviceForm) -> DeviceForm:
         DEVICE_FORMS.update(dict.fromkeys(op_types, make))
+        _TYPES.update(dict.fromkeys(op_types, types))
         return make
 
     return register
@@ -45,12 +52,16 @@ def _on_device(*op_types: str) -> Callable[[DeviceForm], DeviceForm]:
 
 def device_form(operation: Operation) -> Form | None:
     """The form of an operation on a device; None if only a library on the processor computes it."""
-    if not isinstance(operation, OnnxNode) or operation.op_type in NODE_FORMS:
+    if not isinstance(operation, OnnxNode) or operation.op_type in NODE_FORMS or operation.is_bounded:
         found = form_of(operation)
         return None if found.library else found
     make = DEVICE_FORMS.get(operation.op_type)
-    tensors = [tensor for _, tensor in (*operation.tensors, *operation.results)]
-    if make is None or any(tensor.data_type not in _FLOATS or 0 in tensor.shape for tensor in tensors):
+    tensors = (*operation.tensors, *operation.results)
+    if make is None or any(0 in tensor.shape for _, tensor in tensors):
+        return None
+    if any(
+        tensor.data_type not in _TYPES[operation.op_type] for name, tensor in tensors if name not in _WHOLE_OR_BOOLEAN
+    ):
         return None
     return make(operation)
 
@@ -61,7 +72,7 @@ def _numbers(node: OnnxNode, name: str, count: int, default: int = 1) -> tuple[i
     return tuple(map(int, found)) if found else (default,) * count
 
 
-def _window(node: OnnxNode, taps: Sequence[int]) -> Window:
+def window_of_node(node: OnnxNode, taps: Sequence[int]) -> Window:
     """The window of a convolution or a pool; what `auto_pad` adds is split as ONNX says."""
     count, sizes = len(taps), node.tensors[0][1].shape[2:]
     strides, dilations = _numbers(node, "strides", count), _numbers(node, "dilations", count)
@@ -81,16 +92,54 @@ def _window(node: OnnxNode, taps: Sequence[int]) -> Window:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-@_on_device("Conv")
+@on_device("Conv")
 def convolution_node_form(node: OnnxNode) -> Convolution | Array:
     """A sum over the filter's elements of a product over the channels, and the bias."""
     (_, x), (_, filters), *bias = node.tensors
     groups: Any = node.attribute("group") or 1
-    form = Convolution(_window(node, filters.shape[2:]), groups, node.output.shape, x.shape[1] // groups)
+    form = Convolution(window_of_node(node, filters.shape[2:]), groups, node.output.shape, x.shape[1] // groups)
     if not bias:
         return form
     work = form.work(tuple([(0, size) for size in form.sizes]))
     return Array(with_bias, 3, work, (("form", form),), form.scratch_bytes(()))
+
+
+@on_device("ConvTranspose")
+def transposed_node_form(node: OnnxNode) -> Array:
+    """Each element of the input, times the filter, added where it spreads to; and the bias."""
+    (_, x), (_, filters), *bias = node.tensors
+    taps, sizes, made = filters.shape[2:], x.shape[2:], node.output.shape[2:]
+    count = len(taps)
+    strides, dilations = _numbers(node, "strides", count), _numbers(node, "dilations", count)
+    pads, mode = _numbers(node, "pads", 2 * count, 0)[:count], node.attribute("auto_pad") or "NOTSET"
+    if node.attribute("output_shape") or mode in ("SAME_UPPER", "SAME_LOWER"):
+        beyond = _numbers(node, "output_padding", count, 0)
+        totals = [
+            max(0, stride * (size - 1) + more + (tap - 1) * dilation + 1 - out)
+            for size, out, tap, stride, dilation, more in zip(
+                sizes, made, taps, strides, dilations, beyond, strict=True
+            )
+        ]
+        pads = tuple([total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals])
+    elif mode == "VALID":
+        pads = (0,) * count
+    groups: Any = node.attribute("group") or 1
+    parameters = (
+        ("window", Window(taps, strides, dilations, pads, transposed=True)), ("groups", groups),
+        ("sizes", node.output.shape),
+    )  # fmt: skip
+    work = 2 * x.element_count * math.prod(filters.shape[1:]) + 1000 * math.prod(taps) * groups
+    scratch = 8 * (2 * math.prod(node.output.shape) + x.element_count + filters.element_count)
+    return Array(_spread, 2 + len(bias), work, parameters, scratch)
+
+
+def _spread(
+    xp: ModuleType, x: Any, filters: Any, *bias: Any, window: Window, groups: int, sizes: tuple[int, ...]
+) -> Any:  # fmt: skip
+    weights = wide(xp, filters)
+    made = xp.zeros(sizes, weights.dtype)
+    convolve(xp, x, weights, whole_box(sizes), made, window, groups)
+    return (add_bias(made, bias[0]) if bias else made).astype(x.dtype, copy=False)
 
 
 def bias_form(sizes: Sequence[int], data_type: str) -> Pointwise:
@@ -107,7 +156,7 @@ def bias_form(sizes: Sequence[int], data_type: str) -> Pointwise:
 # ---- pooling ---------------------------------------------------------------------------------------------------------
 
 
-@_on_device("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+@on_device("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 def pool_form(node: OnnxNode) -> WindowFunction | None:
     """The largest element of each window, or its average; without the places of the largest."""
     sizes, item = node.input.shape[2:], max(4, node.input.row.item_size)
@@ -119,7 +168,7 @@ def pool_form(node: OnnxNode) -> WindowFunction | None:
         window, padded = Window(sizes, ones, ones, (0,) * len(sizes)), False
     else:
         taps: Any = node.attribute("kernel_shape")
-        window, padded = _window(node, taps), bool(node.attribute("count_include_pad"))
+        window, padded = window_of_node(node, taps), bool(node.attribute("count_include_pad"))
         ends = [(size - 1) * stride - start for size, stride, start in zip(
             node.output.shape[2:], window.strides, window.start, strict=True)]  # fmt: skip
         reaches_out = any(end >= size for end, size in zip(ends, sizes, strict=True))
@@ -134,10 +183,12 @@ def pool_form(node: OnnxNode) -> WindowFunction | None:
 # ---- normalization ---------------------------------------------------------------------------------------------------
 
 
-@_on_device("BatchNormalization")
+@on_device("BatchNormalization")
 def batch_node_form(node: OnnxNode) -> Pointwise | None:
     """`scale * (x - mean) / sqrt(variance + epsilon) + bias`, with given statistics."""
     if len(node.results) > 1 or node.attribute("training_mode") or node.attribute("spatial") == 0:
+        return None
+    if node.opset_version < 7 and not node.attribute("is_test"):  # with the statistics of the tensor itself
         return None
     x, scale, bias, mean, variance = map(operand, range(5))
     epsilon: Any = node.attribute("epsilon")
@@ -148,7 +199,7 @@ def batch_node_form(node: OnnxNode) -> Pointwise | None:
     return Pointwise(made, wide_types, wide_types[0], input_sizes=(sizes, *[channels] * 4))
 
 
-@_on_device("LRN")
+@on_device("LRN")
 def local_response_node_form(node: OnnxNode) -> BoxFunction | None:
     """`x / (bias + alpha / size * sum of squares)^beta`, over neighbouring channels."""
     if node.input.data_type == "float64" or len(node.input.shape) < 2:
@@ -157,7 +208,7 @@ def local_response_node_form(node: OnnxNode) -> BoxFunction | None:
     return neighbours_form(node.input.shape, (1,), int(size), alpha, beta, bias)
 
 
-@_on_device("Dropout")
+@on_device("Dropout")
 def dropout_form(node: OnnxNode) -> Pointwise | None:
     """What it is given: nothing is dropped unless it trains."""
     if len(node.results) > 1 or len(node.tensors) > 1 or any(name == "training_mode" for name, _ in node.values):
@@ -167,7 +218,7 @@ def dropout_form(node: OnnxNode) -> Pointwise | None:
     return Pointwise(operand(0), (node.input.data_type,), node.input.data_type)
 
 
-@_on_device("InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
+@on_device("InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
 def normalization_node_form(node: OnnxNode) -> Array | None:
     """`scale * (x - mean) / sqrt(variance + epsilon) + bias`, with the statistics of the tensor itself."""
     shape, op_type = node.input.shape, node.op_type

@@ -119,7 +119,7 @@ def _is_float_from(versions: Mapping[str, int], node: OnnxNode) -> bool:
 def may_join(node: OnnxNode, form: Form) -> bool:
     """Whether ONNX Runtime computes the node anyway, at the graph's opset and with the sizes that ONNX infers."""
     older = node.op_type in ONLY_BFLOAT16 and node.schema.since_version == 22
-    return form.library == LIBRARY and node.op_type not in _ALONE and not older
+    return form.library == LIBRARY and node.op_type not in _ALONE and not older and not node.is_bounded
 
 
 def partition_form(

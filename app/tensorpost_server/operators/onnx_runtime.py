@@ -87,7 +87,7 @@ def require_runtime(operator: str) -> None:
 def array_form(
     model: bytes, inputs: Sequence[tuple[str, OnnxTensor]], outputs: Sequence[OnnxTensor], work: int, held_bytes: int,
     bytes_beside: int, subject: str, newest: str, nodes: tuple[tuple[str, str], ...] = (),
-    kept: KeptArrays | None = None,
+    kept: KeptArrays | None = None, *, is_bounded: bool = False,
 ) -> Array:  # fmt: skip
     """The form of a model.
 
@@ -102,6 +102,7 @@ def array_form(
         newest: the operator with the highest version in it.
         nodes: the name in the graph and the operator of each node, which it calls `n0`, `n1` and so on; empty for one.
         kept: constants that its session holds.
+        is_bounded: whether the model's outputs have the bytes of these at most, but of the last, which is their sizes.
     """
     shared_bytes = sum([tensor.size_in_bytes for tensor in (*[tensor for _, tensor in inputs], *outputs)])
     # ONNX Runtime may copy a tensor to cast or transpose it.
@@ -119,6 +120,7 @@ def array_form(
         ("memory_bytes", memory_bytes),
         ("is_long", work > _LONG_WORK),
         ("kept", kept),
+        ("is_bounded", is_bounded),
     )
     library = LIBRARY if kept is None else OPTIMIZED_LIBRARY
     return Array(_run, len(inputs), work, parameters, memory_bytes + shared_bytes, library)
@@ -127,7 +129,7 @@ def array_form(
 def _run(
     xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], subject: str, newest: str,
     nodes: tuple[tuple[str, str], ...], results: tuple[tuple[str, tuple[int, ...]], ...], memory_bytes: int,
-    is_long: bool, kept: KeptArrays | None,
+    is_long: bool, kept: KeptArrays | None, is_bounded: bool,
 ) -> Any:  # fmt: skip
     assert xp is np
     arrays = [np.frombuffer(model, np.uint8), *[np.asarray(array, order="C") for array in inputs]]
@@ -141,11 +143,24 @@ def _run(
             )  # fmt: skip
     except FunctionRefused as refusal:
         raise _problem(refusal, newest, nodes) from refusal
+    if is_bounded:
+        return as_lines(np, found, [shape[0] for _, shape in results[:-1]])
     made = [(array.dtype.name, array.shape) for array in found]
     if [*map(_without_ones, made)] != [*map(_without_ones, results)]:
         shapes = ", ".join([f"{kind} {list(shape)}" for kind, shape in made])
         raise _refused(f"for {subject}, ONNX Runtime returned outputs of {shapes}, which differ from the inferred ones")
     return tuple(found)
+
+
+def as_lines(xp: ModuleType, arrays: Sequence[Any], most: Sequence[int]) -> tuple[Any, ...]:
+    """What a bounded node makes: each array as the begin of a line of as many elements, and the sizes of all."""
+    lines: list[Any] = []
+    for array, elements in zip(arrays, most, strict=True):
+        line = xp.zeros(elements, array.dtype)
+        line[: array.size] = array.reshape(-1)
+        lines.append(line)
+    sizes = [size for array in arrays for size in array.shape]
+    return (*lines, xp.asarray(np.array(sizes, np.int64)))
 
 
 def _without_ones(tensor: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:

@@ -105,10 +105,13 @@ def _quantized_average(
 @form_of_class(dml.LpPoolingOperatorDesc, dml.LpPooling1OperatorDesc)
 def norm_form(desc: Any) -> WindowFunction:
     """`(sum of |x|^P)^(1/P)`; padding is 0."""
-    return _form(desc, _norm, (("p", desc.p),), 8)
+    return _form(desc, powers_in_windows, (("p", desc.p),), 8)
 
 
-def _norm(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, p: int) -> None:
+def powers_in_windows(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, p: int
+) -> None:
+    """Fill a box with the norms of the windows."""
     del output
     part, inside, _ = _read(inputs[0], box, window)
     magnitudes = xp.abs(part.astype("float32"))

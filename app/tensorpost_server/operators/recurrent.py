@@ -23,7 +23,7 @@ from ..forms import Array, Pointwise
 from ..forms.base import go_on, whole_box
 from .registry import form_of, form_of_class
 
-_STEP = 50_000  # elements that are added up in the time of the calls of the array library for one gate
+STEP_WORK = 50_000  # elements that are added up in the time of the calls of the array library for one gate
 _PRODUCTS_AT_ONCE = 1 << 28  # a hundredth of a second
 
 
@@ -48,7 +48,7 @@ def recurrent_form(desc: dml.Recurrent) -> Array:
     )
     products = 2 * batch * rows * (size + hidden)
     scratch = 4 * (rows * (size + hidden + 4) + batch * (size + 10 * rows))
-    return Array(_recur, len(desc.inputs), steps * directions * (products + desc.gates * _STEP), parameters, scratch)
+    return Array(recur, len(desc.inputs), steps * directions * (products + desc.gates * STEP_WORK), parameters, scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,13 @@ class _Cell:
         return made
 
 
-def _rnn(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
+def rnn_step(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
+    """One step of an RNN: the state after it, and no memory."""
     return cell.activated(0, cell.gates(x, hidden, 0, 1)), None
 
 
-def _gru(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
+def gru_step(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
+    """One step of a GRU: the state after it, and no memory."""
     update, reset = cell.xp.split(cell.activated(0, cell.gates(x, hidden, 0, 2)), 2, axis=1)
     if cell.linear_before_reset:
         new = cell.of_input(x, 2, 3) + reset * cell.of_state(hidden, 2, 3)
@@ -126,7 +128,8 @@ def _gru(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
     return (1 - update) * cell.activated(1, new) + update * hidden, None
 
 
-def _lstm(cell: _Cell, x: Any, hidden: Any, memory: Any) -> tuple[Any, Any]:
+def lstm_step(cell: _Cell, x: Any, hidden: Any, memory: Any) -> tuple[Any, Any]:
+    """One step of an LSTM: the state and the memory after it."""
     into, out, forget, new = cell.xp.split(cell.gates(x, hidden, 0, 4), 4, axis=1)
 
     def gate(x: Any, peephole: int) -> Any:
@@ -139,13 +142,13 @@ def _lstm(cell: _Cell, x: Any, hidden: Any, memory: Any) -> tuple[Any, Any]:
 
 
 _STEPS: dict[type[dml.Recurrent], Callable[[_Cell, Any, Any, Any], tuple[Any, Any]]] = {
-    dml.RnnOperatorDesc: _rnn,
-    dml.GruOperatorDesc: _gru,
-    dml.LstmOperatorDesc: _lstm,
+    dml.RnnOperatorDesc: rnn_step,
+    dml.GruOperatorDesc: gru_step,
+    dml.LstmOperatorDesc: lstm_step,
 }
 
 
-def _recur(
+def recur(
     xp: ModuleType,
     *tensors: Any,
     names: Sequence[str],
@@ -155,6 +158,18 @@ def _recur(
     activations: Sequence[Sequence[Pointwise]],
     **attributes: Any,
 ) -> tuple[Any, ...]:
+    """All steps of a network: the function of an `Array`.
+
+    Args:
+        xp: the array library.
+        tensors: the inputs; the input and the recurrence have DirectML's rank of 4, others any shape.
+        names: what DirectML calls them.
+        outputs: what it calls the outputs.
+        step: one step of one direction.
+        backward: whether each direction goes from the last step to the first.
+        activations: the activations of each direction.
+        attributes: the others of `_Cell`.
+    """
     given = dict(zip(names, tensors, strict=True))
     x, recurrence = given["input_tensor"][0], given["recurrence_tensor"][0]
     (steps, batch, _), (directions, rows, hidden) = x.shape, recurrence.shape

@@ -59,6 +59,8 @@ def in_one_partition(graph: Graph, steps: Sequence[PlanStep]) -> tuple[tuple[Pla
     for node in graph.nodes:
         if not isinstance(node.operation, OnnxNode):
             raise _not_onnx(f"the node {node.name!r} is DirectML's {node.operation.name}")
+        if node.operation.is_bounded:
+            raise _not_onnx(f"the sizes that the node {node.name!r} ({node.operation.name}) makes depend on elements")
     everything = range(len(graph.nodes))
     opsets = _opsets_of(graph, everything, least=1)
     for number in everything:

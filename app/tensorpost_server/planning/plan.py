@@ -56,6 +56,7 @@ class Plan:
         freed: tensors that nobody reads any more when the first slice begins.
         streamed: steps that are computed in boxes, as the slices of the step that reads them need it.
         output_sources: where a graph's outputs come from, by step.
+        computed_before: what computed the parts of the call before it, as answers name it.
         is_graph: whether its nodes have names, and its outputs names of their own; else it is of one node alone.
         inputs: tensors to receive, in binding order, as the only node reads them, or packed.
         input_layouts: how a run sees each of them: as the only node reads it, or packed.
@@ -82,6 +83,7 @@ class Plan:
     output_sources: tuple[NodeOutput, ...] = ()
     streamed: frozenset[int] = frozenset()
     split_scratch_bytes: int = 0
+    computed_before: tuple[str, ...] = ()
     is_graph: bool = field(init=False)
     inputs: tuple[Slot, ...] = field(init=False)
     input_layouts: tuple[Layout, ...] = field(init=False)

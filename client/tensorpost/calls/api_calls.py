@@ -16,8 +16,9 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bodies.frame import MEDIA_TYPE
+from ..bodies.frame import MEDIA_TYPE, encode_head
 from ..descriptors.feature_levels import FeatureLevel
+from ..onnx.bounded_node import BoundedNode, node_class
 from ..onnx.node import OnnxNode
 from ..onnx.server_answers import PackageQuestion, SchemaQuestion, keep_answer, take_question
 from ..onnx.strings import StringCall, StringTable, has_strings, numbers_node, text_array
@@ -129,6 +130,8 @@ async def compute(
     """
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options, regions)
+    if isinstance(operation, BoundedNode):
+        return await _compute_bounded(transport, operation, inputs, out, options)
     template, inputs = held_inputs(request_template(operation), inputs)
     if options.keep is not None:
         return await _kept(
@@ -166,7 +169,7 @@ async def compute_onnx(
     while True:
         take_question()  # of an earlier call
         try:
-            node, arrays = onnx_node(*asked)
+            node, arrays = onnx_node(*asked, kind=node_class(asked.op_type))
         except (NoBackend, ModuleNotFoundError):
             question = take_question()
             if question is None:
@@ -174,6 +177,20 @@ async def compute_onnx(
         else:
             return await compute(transport, node, arrays, out, options, regions)
         keep_answer(question, await _answered(transport, question))
+
+
+async def _compute_bounded(
+    transport: Transport | ManyServers, node: BoundedNode, inputs: Inputs, out: Outputs, options: RequestOptions
+) -> Result[Any]:
+    """Run a node whose sizes depend on elements; the answer says them."""
+    op = {"op": json.dumps(node.asked_document(), separators=(",", ":"))}
+    head = encode_head([(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in node.inputs], op)
+    template, given = held_inputs(RequestTemplate(node.name, node.endpoint, node.inputs, (), head), inputs)
+    request = _request(template, given, options._replace(keep=None))
+    if options.keep is not None:
+        _refuse_out(out)
+        return await keep_outputs(transport, request, node.result_names, options.keep)
+    return await _any_outputs(transport, request, out)
 
 
 async def _answered(transport: Transport | ManyServers, question: PackageQuestion) -> SchemaVersion | InferredModel:
@@ -224,10 +241,15 @@ async def compute_model(
     outputs: Sequence[str] | None, out: Outputs, options: RequestOptions,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Run an ONNX model and receive its outputs whole, by their names; see `Client.run_model`."""
-    from .model_calls import model_call  # operators load when they are named
+    from .model_calls import ModelCall, model_request  # operators load when they are named
 
-    document, arrays = model_call(model, inputs, outputs)
-    return await compute_graph(transport, document, arrays, out, options)
+    call = model_request(model, inputs, outputs)
+    if isinstance(call, ModelCall):
+        return await compute_graph(transport, call.document, call.arrays, out, options)
+    query = urlencode({**call.query, **_query("/v1/onnx", options)})
+    fields = (("content-type", call.media_type), ("accept", MEDIA_TYPE))
+    request = Request("POST", f"/v1/onnx?{query}", fields, call.parts(), _reported(options.progress))
+    return await _found(transport, request, call.outputs, out, options)
 
 
 async def store_graph(
@@ -290,9 +312,21 @@ async def compute_stored(
     target = graph_target(graph.name, graph.version, _query("/v1/graphs", options))
     fields = (("content-type", media_type), ("accept", MEDIA_TYPE))
     request = Request("POST", target, fields, tuple(body), _reported(options.progress))
+    return await _found(transport, request, graph.outputs, out, options)
+
+
+async def _found(
+    transport: Transport | ManyServers, request: Request, outputs: Sequence[str], out: Outputs, options: RequestOptions
+) -> dict[str, NDArray[Any]]:
+    """The outputs of a call, of which the answer says the types and sizes."""
     if options.keep is not None:
         _refuse_out(out)
-        return dict((await keep_outputs(transport, request, graph.outputs, options.keep)).arrays)
+        return dict((await keep_outputs(transport, request, outputs, options.keep)).arrays)
+    return dict((await _any_outputs(transport, request, out)).arrays)
+
+
+async def _any_outputs(transport: Transport | ManyServers, request: Request, out: Outputs) -> Result[Any]:
+    """The tensors of an answer that is a frame, whatever there is in it."""
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as response:
         head = await response.any_frame_head()
@@ -301,7 +335,8 @@ async def compute_stored(
             target_memory, arrays[slot.name] = output_memory(slot, memory)
             await response.fill(target_memory)
         await response.finish()
-    return arrays
+    timing, about = ServerTiming(response.headers.get("server-timing", "")), head.metadata
+    return Result(arrays, about.get("backend", ""), about.get("device", ""), timing, response.request_id)
 
 
 def _described(said: Mapping[str, Any], run: Callable[..., Any], version: int | None) -> StoredGraph:

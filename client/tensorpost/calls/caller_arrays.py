@@ -70,7 +70,7 @@ def request_template(operation: Operation) -> RequestTemplate:
     """The template of an operation's requests.
 
     Raises:
-        InvalidParameter: this is not an operation.
+        InvalidParameter: this is not an operation, or its sizes depend on elements.
         InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
     if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
@@ -79,6 +79,11 @@ def request_template(operation: Operation) -> RequestTemplate:
             how = "pass its .operation, and an array of its .sent_shape"
         raise InvalidParameter(
             f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; {how}"
+        )
+    if isinstance(operation, OnnxNode) and operation.is_bounded:
+        raise InvalidParameter(
+            f"the sizes that {operation.name} makes are known when they are computed, and blocks and rows need them "
+            "before; receive the results whole, by onnx or run"
         )
     return _template(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
@@ -418,8 +423,9 @@ def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int,
 
 
 def onnx_node(
-    op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any]
-) -> tuple[OnnxNode, list[Any]]:
+    op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any],
+    kind: type[OnnxNode] = OnnxNode,
+) -> tuple[OnnxNode, list[Any]]:  # fmt: skip
     """The node of a call with inputs by position or name, and the arrays that travel as its tensors.
 
     Raises:
@@ -455,7 +461,7 @@ def onnx_node(
             inputs_by_name[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
             if slot.data:
                 arrays.append(value)
-    return OnnxNode.of(op_type, inputs_by_name, opset=opset, outputs=outputs, **attributes), arrays
+    return kind(op_type, inputs_by_name, attributes, opset=opset, outputs=outputs), arrays
 
 
 def _refuse_list_of_arrays(op_type: str, slots: Sequence[OnnxInput], inputs: Sequence[Any]) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bodies.images import EncodedImage
+from ..bodies.npy import encode_npy_head
 from ..bodies.picture_inputs import DeclaredSizes, picture_tensor
-from ..graphs.model_graph import ModelGraph, described, model_graph
+from ..graphs.model_graph import ModelStage, described, model_graph, model_stage
+from ..graphs.model_graph_reader import MOST_DECIDING
 from ..onnx.model_reader import OnnxModel, read_model
 from ..values.datatypes import data_type
 from ..values.layout import Layout
@@ -20,8 +23,8 @@ from ..values.problems import InvalidDescriptor, InvalidParameter
 from .graph_calls import GraphInputs, InputValue, read_declared
 from .held_tensors import HeldTensor
 
-MOST_VALUES = 64
-"""Elements of a tensor that may decide sizes, as the shape of Reshape does."""
+_PARAMETERS = ("backend", "device", "feature_level", "keep", "outputs", "replace", "rows")
+"""What a query of `POST /v1/onnx` has beside held inputs."""
 
 
 class SerializableModel(Protocol):
@@ -48,50 +51,153 @@ class ModelCall(NamedTuple):
     arrays: Mapping[str, NDArray[Any]]
 
 
-def load_model(model: ModelSource | OnnxModel) -> OnnxModel:
-    """Read a model; one that was read is returned as it is.
+class SentModel(NamedTuple):
+    """What a call of a model sends whose sizes depend on elements: the model itself, which the server reads in parts.
+
+    Attributes:
+        content: the bytes of the model.
+        arrays: its inputs by name.
+        outputs: the names of the outputs that come back.
+        boundary: stands between the parts of the body, and by chance in none of them.
+    """
+
+    content: bytes | bytearray | memoryview
+    arrays: Mapping[str, NDArray[Any] | HeldTensor]
+    outputs: Sequence[str]
+    boundary: str
+
+    @property
+    def media_type(self) -> str:
+        """The Content-Type of `parts`."""
+        return f"multipart/form-data; boundary={self.boundary}"
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters of `POST /v1/onnx`: the outputs, and the inputs that the server holds.
+
+        Raises:
+            InvalidParameter: a held input cannot be named there.
+        """
+        held = {name: _reference(name, each) for name, each in self.arrays.items() if isinstance(each, HeldTensor)}
+        return {"outputs": ",".join(self.outputs), **held}
+
+    def parts(self) -> tuple[memoryview, ...]:
+        """The body of `POST /v1/onnx`: the model, and each input that the server does not hold as an npy file."""
+        views = [*self._part_head("model"), memoryview(self.content)]
+        for name, array in self.arrays.items():
+            if isinstance(array, HeldTensor):
+                continue
+            head = encode_npy_head(data_type(array.dtype), array.shape)
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
+            views += [*self._part_head(name), memoryview(head), flat]
+        return (*views, memoryview(f"\r\n--{self.boundary}--\r\n".encode()))
+
+    def _part_head(self, name: str) -> list[memoryview]:
+        if "\r" in name or "\n" in name:
+            message = f"the model's input {name!r} has a line break in its name, which a request cannot carry"
+            raise InvalidParameter(message)
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        text = f'\r\n--{self.boundary}\r\nContent-Disposition: form-data; name="{escaped}"\r\n\r\n'
+        return [memoryview((text[2:] if name == "model" else text).encode())]
+
+
+def _reference(name: str, held: HeldTensor) -> str:
+    """What refers to a held tensor in a query: `@mask`, `@mask[0:10,:]`."""
+    instead = "pass its elements, held.get(), in its place"
+    if name in _PARAMETERS:
+        raise InvalidParameter(
+            f"the model's input {name!r} has the name of a parameter of POST /v1/onnx, so that it cannot be a held "
+            f"tensor there; {instead}"
+        )
+    if held.is_reshaped:
+        raise InvalidParameter(
+            f"{name} is {held!r}, which has other sizes than what the server holds; sizes of the model depend on "
+            f"elements, and such a model takes a held tensor with the sizes that it has; {instead}"
+        )
+    document = held.to_document()
+    return f"@{document['tensor']}" + (f"[{document['box']}]" if "box" in document else "")
+
+
+def model_bytes(model: ModelSource) -> bytes | bytearray | memoryview:
+    """The bytes of a model.
+
+    Raises:
+        InvalidParameter: it is no model, and no path of one.
+        OSError: the file cannot be read.
+    """
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).read_bytes()
+    if hasattr(model, "SerializeToString"):
+        return model.SerializeToString()
+    raise InvalidParameter(
+        f"model must be the path or the bytes of an ONNX file, or an onnx.ModelProto, not {type(model).__name__}"
+    )
+
+
+def load_model(model: ModelSource) -> OnnxModel:
+    """Read a model.
 
     Raises:
         InvalidParameter: it is no model, and no path of one.
         InvalidDescriptor: its bytes break a rule, or it needs what is not computed.
         OSError: the file cannot be read.
     """
-    if isinstance(model, OnnxModel):
-        return model
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return read_model(model)
-    if isinstance(model, (str, os.PathLike)):
-        try:
-            return read_model(Path(model).read_bytes())
-        except InvalidDescriptor as error:
-            raise type(error)(f"{os.fspath(model)}: {error.detail}", error.violations) from None
-    if hasattr(model, "SerializeToString"):
-        return read_model(model.SerializeToString())
-    raise InvalidParameter(
-        f"model must be the path or the bytes of an ONNX file, or an onnx.ModelProto, not {type(model).__name__}"
-    )
+    return _read(model, model_bytes(model))
 
 
-def model_call(
-    model: ModelSource | OnnxModel, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None
-) -> ModelCall:
-    """What a call of a model sends.
+def _read(model: ModelSource, content: bytes | bytearray | memoryview) -> OnnxModel:
+    try:
+        return read_model(content)
+    except InvalidDescriptor as error:
+        if not isinstance(model, (str, os.PathLike)):
+            raise
+        raise type(error)(f"{os.fspath(model)}: {error.detail}", error.violations) from None
+
+
+def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None) -> ModelCall:
+    """What a call of a model sends as a graph; see `model_request`.
+
+    Raises:
+        InvalidDescriptor: the sizes of a tensor depend on elements; and see `model_request`.
+    """
+    call = model_request(model, inputs, outputs)
+    if isinstance(call, ModelCall):
+        return call
+    layouts = {name: _layout(name, array) for name, array in call.arrays.items()}
+    graph = model_graph(read_model(call.content), layouts, outputs, _small(call.arrays))  # names the node
+    raise AssertionError(f"the model is a graph of {len(graph.document)} members")
+
+
+def model_request(
+    model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None, read: OnnxModel | None = None
+) -> ModelCall | SentModel:  # fmt: skip
+    """What a call of a model sends: a graph, or the model itself if its sizes depend on elements.
 
     Args:
-        model: see `ModelSource`; or one that was read.
+        model: see `ModelSource`.
         inputs: what the model's inputs are, by their names; of a model with one input it may be given by itself.
         outputs: names of the outputs that are wanted; default all.
+        read: the model, if it was read before.
 
     Raises:
         InvalidParameter: an argument is wrong.
         InvalidDescriptor, UnknownOperator: the model breaks a rule, or needs what is not computed.
         OSError: a file cannot be read.
     """
-    read = load_model(model)
+    content = None
+    if read is None:
+        content = model_bytes(model)
+        read = _read(model, content)
     sizes = {tensor.name: tensor.sizes for tensor in read.inputs}
     arrays = {name: _array(name, value, sizes.get(name)) for name, value in _by_name(read, inputs).items()}
-    small = _Elements({n: array for n, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_VALUES})
-    graph = graph_for(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, small)
+    if outputs is not None and (isinstance(outputs, str) or not outputs):
+        raise InvalidParameter(f"outputs is {outputs!r}; it must be a list of names of the model's outputs")
+    graph = model_stage(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, _small(arrays))
+    if isinstance(graph, ModelStage):
+        content = model_bytes(model) if content is None else content
+        return SentModel(content, arrays, outputs or [each.name for each in read.outputs], token_hex(16))
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
     return ModelCall(graph.document, {**sent, **graph.weights})
 
@@ -121,14 +227,11 @@ class _Elements(Mapping[str, NDArray[Any]]):
         return len(self._arrays)
 
 
-def graph_for(
-    model: OnnxModel, sent: Mapping[str, Layout], outputs: Sequence[str] | None,
-    values: Mapping[str, NDArray[Any]] | None = None,
-) -> ModelGraph:  # fmt: skip
-    """The graph of a model; see `model_graph`."""
-    if outputs is not None and (isinstance(outputs, str) or not outputs):
-        raise InvalidParameter(f"outputs is {outputs!r}; it must be a list of names of the model's outputs")
-    return model_graph(model, sent, outputs, values or {})
+def _small(arrays: Mapping[str, NDArray[Any] | HeldTensor]) -> _Elements:
+    """The inputs whose elements may decide sizes, by name."""
+    return _Elements({
+        name: array for name, array in arrays.items() if array.ndim <= 1 and array.size <= MOST_DECIDING
+    })  # fmt: skip
 
 
 def declared_layouts(model: OnnxModel, sizes: Mapping[str, Sequence[int]]) -> dict[str, Layout]:
@@ -174,7 +277,7 @@ def _array(name: str, value: object, sizes: DeclaredSizes) -> NDArray[Any]:
     return picture_tensor(found.decode(), sizes) if isinstance(found, EncodedImage) else found
 
 
-def _layout(name: str, array: NDArray[Any]) -> Layout:
+def _layout(name: str, array: NDArray[Any] | HeldTensor) -> Layout:
     try:
         return Layout.row_major(data_type(array.dtype), array.shape)
     except KeyError:

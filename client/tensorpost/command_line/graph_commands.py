@@ -167,6 +167,43 @@ def run_to_files(
                     file.write(encode_image(pixels, formats[name]))
 
 
+def arrays_to_files(arrays: Mapping[str, NDArray[Any]], targets: Mapping[str, str]) -> None:
+    """Write arrays to files, each to that of its name.
+
+    Raises:
+        InvalidParameter: a file cannot hold its array.
+    """
+    import numpy as np  # few commands need it
+
+    from ..bodies.images import encode_image
+    from ..values.datatypes import data_type
+    from .files import (
+        SAFETENSORS,
+        ZARR,
+        check_picture,
+        destination,
+        format_of,
+        picture_shape,
+        tensor_head,
+        write_blocks,
+    )
+
+    for name, path in targets.items():
+        array, kind = arrays[name], format_of(path) or "npy"
+        if kind == ZARR:
+            raise InvalidParameter(
+                f"the sizes of {name!r} follow from elements, and Zarr needs them before; write .npy"
+            )
+        if kind not in ("npy", SAFETENSORS):
+            check_picture(array.dtype, picture_shape(array.shape), kind)
+        with destination(path) as file:
+            if kind in ("npy", SAFETENSORS):
+                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                write_blocks(file, tensor_head(kind, name, data_type(array.dtype), array.shape), [flat])
+            else:
+                file.write(encode_image(array.reshape(picture_shape(array.shape)), kind))
+
+
 @graph.command(epilog="Example: tensorpost graph check examples/pipeline.json photo=cat.png")
 def check(
     document: GraphFile,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
 from ..network.options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ..values.problems import InvalidParameter
+from ..values.problems import InvalidParameter, counted
 from .command_options import (
     CaCert,
     Cert,
@@ -24,7 +24,15 @@ from .command_options import (
     rows_of,
     usage,
 )
-from .graph_commands import TextFile, declared_array, named_files, print_nodes, run_to_files, show_graph
+from .graph_commands import (
+    TextFile,
+    arrays_to_files,
+    declared_array,
+    named_files,
+    print_nodes,
+    run_to_files,
+    show_graph,
+)
 from .tensor_commands import held_named
 from .terminal import print_table
 
@@ -76,7 +84,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a model with inputs from files, and write the outputs that are named."""
-    from ..calls.model_calls import load_model, model_call  # operators load when they are named
+    from ..calls.model_calls import SentModel, load_model, model_request  # operators load when they are named
     from .files import read_array
 
     targets, chosen = dict(named_files(output, "y=y.npy")), rows_of(rows)
@@ -90,14 +98,20 @@ def run(
     options: dict[str, Any] = {"backend": backend, "device": device}
     with client_of(url, uds, timeout, api_key=api_key_file, cacert=cacert, cert=cert) as client:
         arrays |= {name: cast("Any", held_named(client, path)) for name, path in sent if path.startswith("@")}
-        document, tensors = model_call(read, arrays, [*targets])
-        run_to_files(client, document, tensors, targets, options, quiet=quiet, rows=chosen)
+        call = model_request(file, arrays, [*targets], read)
+        if isinstance(call, SentModel):  # the answer says the sizes
+            arrays_to_files(client.run_model(file, arrays, [*targets], rows=chosen, **options), targets)
+        else:
+            run_to_files(client, call.document, call.arrays, targets, options, quiet=quiet, rows=chosen)
 
 
 @model.command(epilog="Example: tensorpost model check model.onnx x=1,3,224,224")
 def check(file: ModelFile, sizes: SizesByName = None) -> None:
     """Check a model without a server; print the nodes that cannot be computed, or the outputs of each node."""
-    print_nodes(_read(file, sizes))
+    first = _read(file, sizes)
+    print_nodes(first.graph)
+    if first.rest:
+        typer.echo(f"then {first.rest}")
 
 
 @model.command(epilog="Example: tensorpost model show model.onnx x=1,3,224,224 -o model.svg")
@@ -107,7 +121,10 @@ def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None)
     from ..graphs.model_graph import described
 
     if sizes or output is not None:
-        show_graph(_read(file, sizes), output)
+        first = _read(file, sizes)
+        show_graph(first.graph, output)
+        if first.rest and output is None:
+            typer.echo(f"then {first.rest}")
         return
     read = load_model(file)
     rows = [("input", tensor.name, described(tensor)) for tensor in read.inputs]
@@ -117,17 +134,29 @@ def show(file: ModelFile, sizes: SizesByName = None, *, output: TextFile = None)
     print_table(("what", "name", "is"), rows)
 
 
-def _read(file: str, sizes: Sequence[str] | None) -> Graph:
-    from ..calls.model_calls import declared_layouts, graph_for, load_model  # operators load when they are named
+class _CheckedGraph(NamedTuple):
+    """The graph of a model, or its first part, and in words what follows; empty if nothing does."""
+
+    graph: Graph
+    rest: str = ""
+
+
+def _read(file: str, sizes: Sequence[str] | None) -> _CheckedGraph:
+    from ..calls.model_calls import declared_layouts, load_model  # operators load when they are named
     from ..graphs.graph_document import MOST_NODES, read_graph
+    from ..graphs.model_graph import ModelStage, model_stage
 
     read = load_model(file)
     given = {
         name: usage(name, lambda text: counts_of(text, "one per dimension, as in x=1,3,224,224"), text)
         for name, text in named_files(sizes or (), "x=1,3,224,224")
     }
-    graph = graph_for(read, declared_layouts(read, given), None)
+    found, rest = model_stage(read, declared_layouts(read, given)), ""
+    if isinstance(found, ModelStage):
+        made = ", ".join([each.name for each in found.results])
+        rest = f"{counted(len(found.rest.nodes), 'node')}, whose sizes follow from the elements of these: {made}"
+    graph = found.graph if isinstance(found, ModelStage) else found
     nodes: Sequence[Any] = graph.document["nodes"]
     if not nodes:
         raise InvalidParameter(f"{file} computes nothing from its inputs")
-    return read_graph(graph.document, None, most_nodes=max(MOST_NODES, len(nodes)))
+    return _CheckedGraph(read_graph(graph.document, None, most_nodes=max(MOST_NODES, len(nodes))), rest)

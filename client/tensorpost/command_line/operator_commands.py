@@ -476,9 +476,9 @@ def _judged_offline(document: Any, level: FeatureLevel) -> _Judged:
         graph = read_graph(document, None, level=level)
         return *level_sentence(graph, level), [name for each in omitted_fields(document, graph) for name in each.names]
     if _kind(document) == "node":
-        from ..onnx import OnnxNode
+        from ..onnx.bounded_node import node_class
 
-        return *_judged(OnnxNode.from_json(document), level), ()
+        return *_judged(node_class(document["op_type"]).from_json(document), level), ()
     from ..descriptors.documents import fields_filled_in, operator_members
 
     desc = dml.parse_operator(document, complete=True)

@@ -21,6 +21,7 @@ from ..calls.output_part import part_template
 from ..client import Client
 from ..descriptors.catalogue import slot_name
 from ..onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
+from ..onnx.bounded_node import BoundedNode, node_class
 from ..onnx.schemas import schema_of
 from ..values.datatypes import data_type, directml_word
 from ..values.operation import Operation, Slot
@@ -205,7 +206,7 @@ def _node(document: Mapping[str, Any], files: InputFiles) -> OnnxNode:
         for name, array in zip(names, arrays, strict=False):
             tensors.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
         document = {**document, "inputs": tensors}
-    return OnnxNode.from_json(document)
+    return node_class(document.get("op_type")).from_json(document)
 
 
 def attributes_of(settings: Sequence[str]) -> dict[str, str]:
@@ -308,7 +309,7 @@ def described_node(
     by_name = dict(zip(names, arrays, strict=False))
     tensors = {name: OnnxTensor(data_type(x.dtype).numpy_name, x.shape) for name, x in by_name.items()}
     try:
-        return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+        return node_class(op_type).from_query(op_type, at, dict(attributes), tensors), by_name
     except InvalidDescriptor as error:
         raise node_words(error, schema) from None
 
@@ -323,6 +324,9 @@ def compute_outputs(
     Raises:
         InvalidParameter: whatever `write_outputs` refuses, an output that is not a picture, or rows that there are not.
     """
+    if isinstance(operation, BoundedNode):
+        _compute_bounded(client, operation, arrays, outputs, options, rows)
+        return
     if rows is not None:
         _compute_rows(client, operation, arrays, outputs, formats, options, rows, quiet=quiet)
         return
@@ -350,6 +354,23 @@ def compute_outputs(
         content = encode_image(client.run(operation, arrays, progress=progress, **options).reshape(shape), picture)
         with destination(outputs[0]) as file:
             file.write(content)
+
+
+def _compute_bounded(
+    client: Client, node: BoundedNode, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
+    options: Mapping[str, Any], rows: slice | None,
+) -> None:  # fmt: skip
+    """Run a node whose sizes depend on elements, and write its outputs, of which the answer says the sizes."""
+    from .graph_commands import arrays_to_files
+
+    if len(node.result_names) != len(outputs):
+        names = ", ".join(node.result_names)
+        raise InvalidParameter(
+            f"{node.name} has {counted(len(node.result_names), 'output')} here ({names}): name each with -o"
+        )
+    found = client.run(node, arrays, rows=rows, **options)
+    made = [found] if len(node.result_names) == 1 else found
+    arrays_to_files(dict(zip(node.result_names, made, strict=True)), dict(zip(node.result_names, outputs, strict=True)))
 
 
 def _compute_rows(

@@ -205,6 +205,7 @@ _FUNCTIONS: Mapping[str, Callable[[_KnownInputs, _NodeAttributes], _KnownArray |
     "Mod": _remainder,
     "Mul": _same_type(np.multiply),
     "Neg": _same_type(np.negative),
+    "NonZero": lambda inputs, _: np.stack(np.nonzero(np.asarray(_needed(inputs, 0)))).astype(np.int64),
     "Not": _of(np.logical_not),
     "Or": _of(np.logical_or),
     "Range": _range,

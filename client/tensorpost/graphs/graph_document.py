@@ -47,7 +47,7 @@ LONGEST_NAME = 100
 
 _MEMBERS = ("inputs", "constants", "nodes", "outputs")
 _DIRECTML_MEMBERS = ("name", "type", "inputs", "desc")
-_ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs")
+_ONNX_MEMBERS = ("name", "op_type", "opset", "inputs", "attributes", "outputs", "bounded")
 _PROTO_MEMBERS = ("name", "op_type", "opset", "inputs", "proto")
 _MOST_NAMES = 16  # in a message
 

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from ..descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, operator_class
 from ..descriptors.catalogue import slot_name
+from ..onnx.bounded_node import BoundedNode
 from ..onnx.node import OnnxNode
 from ..onnx.node_reading import MOST_ENTRIES
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.report import Path
+from ..onnx.result_bounds import DEPENDS_ON_ELEMENTS
 from ..onnx.schemas import NEWEST_OPSET, is_own, schema_of
 from ..onnx.strings import has_strings
 from ..onnx.tensor import OnnxTensor
@@ -174,20 +176,26 @@ def _read_onnx(
             given[name] = tensors[value].value
             if given[name] is None:
                 message = f"{name} of {schema.name} decides the output's sizes, so it must be numbers or a constant"
-                raise _refused(("inputs",), message, value, "a list of numbers, or a constant's name")
+                expected = "a list of numbers, or a constant's name"
+                raise InvalidDescriptor.of([
+                    Violation(DEPENDS_ON_ELEMENTS, ("inputs",), message, value, expected, SOURCE)
+                ])  # fmt: skip
         elif value:
             tensor = sources[name] = tensors[value]
             given[name] = OnnxTensor(tensor.layout.data_type.numpy_name, tensor.layout.sizes)
     document = {"op_type": members["op_type"], "opset": opset, "inputs": given}
     document |= {key: members[key] for key in ("attributes", "outputs") if key in members}
+    cls = BoundedNode if members.get("bounded") is True else OnnxNode
+    if cls is OnnxNode and "bounded" in members:
+        raise _refused(("bounded",), "bounded must be true, or left out", members["bounded"], "true")
     try:
-        return OnnxNode.from_json(document), sources
+        return cls.from_json(document), sources
     except InvalidDescriptor:
         small = {} if is_own(schema.op_type) else _whole_constants(sources)
         if not small:
             raise
     # ONNX infers the sizes of an operator that is not ours from what is given by value.
-    node = OnnxNode.from_json({**document, "inputs": {**given, **small}})
+    node = cls.from_json({**document, "inputs": {**given, **small}})
     return node, {name: tensor for name, tensor in sources.items() if name not in small}
 
 

@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..descriptors import NEWEST
-from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelSubgraph, read_model, refused
+from ..onnx.model_reader import ML_DOMAIN, SOURCE, ModelNode, ModelSubgraph, read_model, refused
 from ..onnx.node import OnnxNode
 from ..onnx.proto_node import CONTROL_FLOW, OnnxProtoNode
+from ..onnx.result_bounds import DEPENDS_ON_ELEMENTS
 from ..onnx.tensor import OnnxTensor, too_large
 from ..values.datatypes import data_type
 from ..values.graph import GraphInput, Ref
 from ..values.layout import Layout
-from ..values.problems import InvalidDescriptor, UnknownOperator, counted
+from ..values.problems import InvalidDescriptor, UnknownOperator, Violation, counted
 from .graph_node import ReadableTensor, is_list, read_node
 from .model_nodes import called, constants_made, is_alias, node_members
 
@@ -145,8 +146,11 @@ class _SubgraphReader:
             try:
                 self._add(node, graph.opsets)
             except InvalidDescriptor as error:
-                message = f"in {self._which} of {called(self._owner)}: {error.violations[0].message}"
-                raise refused(("proto",), message, None, error.violations[0].expected or "") from None
+                first = error.violations[0]
+                message, expected = f"in {self._which} of {called(self._owner)}: {first.message}", first.expected or ""
+                if self._owner.op_type == "If" and first.code == DEPENDS_ON_ELEMENTS:  # its branch may be known later
+                    raise _depends(message, expected) from None
+                raise refused(("proto",), message, None, expected) from None
             except UnknownOperator as error:
                 message = f"in {self._which} of {called(self._owner)}: the node {called(node)}: {error.detail}"
                 raise refused(("proto",), message, node.op_type, "an operator") from None
@@ -192,7 +196,11 @@ class _SubgraphReader:
             try:
                 operation, _ = read_node(members, {name: self._tensors[name] for name in texts if name}, NEWEST)
             except InvalidDescriptor as error:
-                raise refused(("proto",), f"the node {called(node)}: {error.violations[0].message}", None, "") from None
+                first = error.violations[0]
+                message = f"the node {called(node)}: {first.message}"
+                if first.code == DEPENDS_ON_ELEMENTS:
+                    raise _depends(message, "") from None
+                raise refused(("proto",), message, None, "") from None
             assert isinstance(operation, OnnxNode)
             self.operations.append(operation)
             self._make(node, [slot.layout for slot in operation.outputs])
@@ -250,7 +258,7 @@ def _if(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults
         if name and first != second:
             message = f"{called(node)} makes {_words(first)} in one branch and {_words(second)} in the other, so the "
             message += "result's sizes depend on elements, and they must be known before anything is computed"
-            raise refused(("proto",), message, None, "one type and one shape; or a condition that is known")
+            raise _depends(message, "one type and one shape; or a condition that is known")
     return _ProtoResults(one, inner)
 
 
@@ -279,10 +287,14 @@ def _loop(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResul
     if stacked and repeats is None:
         message = f"{called(node)} stacks the results of its iterations, whose number depends on elements; it must be "
         message += "known before anything is computed"
-        raise refused(("proto",), message, None, "a constant M; or give it by value")
+        raise _depends(message, "a constant M; or give it by value")
     results = [*map(_described, before), *[OnnxTensor(each.data_type, (repeats or 0, *each.shape)) for each in stacked]]
     known = repeats is not None and repeats < _MOST_REPEATS
     return _ProtoResults(results, reader.operations, repeats if known else None)
+
+
+def _depends(message: str, expected: str) -> InvalidDescriptor:
+    return InvalidDescriptor.of([Violation(DEPENDS_ON_ELEMENTS, ("proto",), message, None, expected, SOURCE)])
 
 
 def _need_inputs(node: ModelNode, names: Sequence[str]) -> None:

@@ -44,6 +44,7 @@ class InferenceContext:
         outputs: how many outputs the node has; None for those that every node of this kind has. Split before opset 18
             makes this number of equal parts.
         report: where broken rules are noted.
+        is_bounded: whether results whose sizes depend on elements are as large as they may be (`BoundedNode`).
     """
 
     schema: OnnxSchema
@@ -53,6 +54,7 @@ class InferenceContext:
     types: Mapping[str, str]
     outputs: int | None
     report: Report
+    is_bounded: bool = False
 
     @property
     def since(self) -> int:

@@ -242,9 +242,9 @@ def _read_graph(
                 name, array = _read_tensor(field.data, (*path, "initializer", len(initializers)))
                 initializers[name] = array
             case 11:
-                inputs.append(_read_value_info(field.data))
+                inputs.append(_read_value_info(field.data, (*path, "input"), is_tensor=not depth))
             case 12:
-                outputs.append(_read_value_info(field.data))
+                outputs.append(_read_value_info(field.data, (*path, "output"), is_tensor=not depth))
             case 15:
                 raise refused((*path, "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
             case _:
@@ -254,7 +254,8 @@ def _read_graph(
     return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0, defaults=defaults)
 
 
-def _read_value_info(message: memoryview) -> ModelTensor:
+def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tensor: bool) -> ModelTensor:
+    """An input or an output of a graph; within a model there may be sequences, whose tensors say their types."""
     found = ModelTensor("")
     for field in fields(message):
         if field.number == 1:
@@ -263,11 +264,9 @@ def _read_value_info(message: memoryview) -> ModelTensor:
             for kind in fields(field.data):
                 if kind.number == 1:
                     found = _with_tensor_type(found, kind.data)
-                else:
-                    raise refused(
-                        ("graph", "input", found.name), f"{found.name!r} is a sequence, a map or an optional value",
-                        None, "a tensor",
-                    )  # fmt: skip
+                elif is_tensor:
+                    message_ = f"{found.name!r} is a sequence, a map or an optional value, and a call has tensors only"
+                    raise refused((*path, found.name), message_, None, "a tensor")
     return found
 
 

@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from ..values.datatypes import data_type
 from ..values.problems import InvalidDescriptor
@@ -100,6 +100,9 @@ class OnnxNode(InferredNode):
         InvalidDescriptor: rules are broken; it lists every violation.
     """
 
+    is_bounded: ClassVar[bool] = False
+    """Whether results whose sizes depend on elements are as large as they may be."""
+
     def __init__(
         self,
         op_type: str,
@@ -120,7 +123,7 @@ class OnnxNode(InferredNode):
         parts = max(outputs or 0, int(cast("Any", filled.get("num_outputs", 0))))
         if parts > MOST_OUTPUTS or (outputs is not None and outputs < 1):
             report.add("output-count", ("outputs",), f"a node has at most {MOST_OUTPUTS} outputs", parts, "1 or more")
-        result = infer(InferenceContext(schema, tensors, values, filled, types, outputs, report))
+        result = infer(InferenceContext(schema, tensors, values, filled, types, outputs, report, self.is_bounded))
         if report.violations:
             raise InvalidDescriptor.of(report.violations)
         # Without a violation it is there; the type checker cannot see that.

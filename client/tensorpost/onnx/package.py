@@ -24,7 +24,8 @@ from ..values.onnx_package import (
 )
 from ..values.problems import NoBackend
 from .inference_context import InferenceContext, InferredOutputs
-from .parameters import ModelParameters
+from .parameters import BoundedParameters, ModelParameters
+from .result_bounds import DEPENDS_ON_ELEMENTS, bounds_of
 from .server_answers import InferenceQuestion, SchemaQuestion, answer_of
 
 __all__ = [
@@ -141,6 +142,8 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
             raise
     if inferred.problem:
         context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
+    if context.is_bounded:
+        return _bounded(context, inferred)
     shapes: list[tuple[int, ...]] = []
     types: dict[str, str] = {}
     for entry, (name, element_type, sizes) in zip(schema.outputs, inferred.outputs, strict=False):
@@ -151,6 +154,15 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
         types[entry.variable or entry.name] = kind[0]
         shapes.append(tuple([size for size in sizes or () if size is not None]))
     return InferredOutputs(shapes, ModelParameters(inferred.model), types)
+
+
+def _bounded(context: InferenceContext, inferred: InferredModel) -> InferredOutputs:
+    """The outputs as lines of the most elements that they may have, and their sizes."""
+    results = tuple(bounds_of(context))
+    shapes = [(each.elements,) for each in results]
+    return InferredOutputs(
+        [*shapes, (sum([each.rank for each in results]),)], BoundedParameters(inferred.model, results)
+    )
 
 
 def _node_document(context: InferenceContext) -> dict[str, Any]:
@@ -197,11 +209,13 @@ def _check_shape(context: InferenceContext, name: str, sizes: Sequence[int | Non
         message += "before anything is computed"
         if len(schema.inputs) > 1:
             message += "; if it depends on elements, give the inputs that decide it by value, as lists of numbers"
-        context.refuse("onnx", ("inputs",), message, None, f"inputs from which the shape of {name} follows")
+        context.refuse(
+            DEPENDS_ON_ELEMENTS, ("inputs",), message, None, f"inputs from which the shape of {name} follows"
+        )
     message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
     if len(schema.inputs) > 1:
         message += "; give the inputs that decide it by value, as lists of numbers"
-    context.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
+    context.refuse(DEPENDS_ON_ELEMENTS, ("inputs",), message, None, "lists of numbers for small inputs")
 
 
 def _constant_type(context: InferenceContext, name: str) -> str:

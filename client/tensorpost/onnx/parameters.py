@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from .tensor import Shape
 
@@ -231,3 +231,26 @@ class ModelParameters(Parameters):
     """A model of the one node, as `onnx.ModelProto` in bytes, for ONNX Runtime."""
 
     model: bytes
+
+
+class BoundedResult(NamedTuple):
+    """A result whose sizes depend on elements.
+
+    Attributes:
+        name: its name in ONNX.
+        data_type: NumPy name of its type.
+        elements: the most elements that it may have.
+        rank: how many sizes it has.
+    """
+
+    name: str
+    data_type: str
+    elements: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedParameters(ModelParameters):
+    """The results of a node of which the sizes depend on elements, and its model."""
+
+    results: tuple[BoundedResult, ...]

@@ -25,6 +25,7 @@ from .node import OnnxNode
 from .operator_schema import OnnxInput, OnnxOutput, OnnxSchema
 from .parameters import ModelParameters
 from .protobuf import fields, message_field, text_field, whole_field
+from .result_bounds import BOUNDED_BY_RUNTIME
 from .schemas import is_own
 from .tensor import OnnxTensor
 
@@ -96,7 +97,8 @@ class OnnxProtoNode(OnnxNode):
 def is_by_onnx_runtime(operation: Operation) -> bool:
     """Whether ONNX Runtime computes an operation on every backend, since tensorpost has no code of its own for it."""
     if isinstance(operation, OnnxNode):
-        return isinstance(operation, OnnxProtoNode) or not is_own(operation.op_type)
+        is_ours = is_own(operation.op_type) or (operation.is_bounded and operation.op_type not in BOUNDED_BY_RUNTIME)
+        return isinstance(operation, OnnxProtoNode) or not is_ours
     return False
 
 

@@ -19,8 +19,9 @@ from .line_shapes import LINES
 from .movement_shapes import MOVEMENT
 from .operator_row import OperatorRow
 from .package import infer_by_package
-from .parameters import Parameters
+from .parameters import BoundedParameters, Parameters
 from .resize import RESIZE_ROW
+from .result_bounds import BOUNDED, SIZES
 from .tensor import OnnxTensor, too_large
 from .tile import TILE_ROW
 from .transform_shapes import TRANSFORMS
@@ -51,10 +52,20 @@ def infer(context: InferenceContext) -> tuple[Parameters, list[tuple[str, OnnxTe
     if context.report.violations and not (row.reads_broken and context.tensors):
         return None
     try:
+        if context.is_bounded and context.schema.op_type not in BOUNDED:
+            message = f"the sizes that {context.schema.op_type} makes follow from those that it reads; only these are "
+            context.refuse("bounded", ("bounded",), f"{message}bounded: {', '.join(BOUNDED)}", True, "no bounded")
         outputs = row.rule(context)
+        if isinstance(outputs.parameters, BoundedParameters):
+            return outputs.parameters, _bounded_results(outputs.parameters)
         return outputs.parameters, list(_results(context, outputs))
     except Broken:
         return None
+
+
+def _bounded_results(parameters: BoundedParameters) -> list[tuple[str, OnnxTensor]]:
+    lines = [(each.name, OnnxTensor(each.data_type, (each.elements,))) for each in parameters.results]
+    return [*lines, (SIZES, OnnxTensor("int64", (sum([each.rank for each in parameters.results]),)))]
 
 
 def _results(context: InferenceContext, inferred: InferredOutputs) -> Iterable[tuple[str, OnnxTensor]]:

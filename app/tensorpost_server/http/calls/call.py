@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from numpy.typing import NDArray
 
 from tensorpost.descriptors import FeatureLevel
 from tensorpost.onnx.strings import StringCall
@@ -240,6 +242,22 @@ class Answer(Protocol):
         ...
 
 
+class CallRest(Protocol):
+    """What is left of a call whose sizes depend on results of its first part."""
+
+    def call(self, memory: Sequence[memoryview], results: Mapping[str, NDArray[Any]]) -> Call:
+        """The call of what is left, or of its next part. It takes as long as reading a model.
+
+        Args:
+            memory: the bytes of the first part's `Call.tensors`.
+            results: its outputs, by their names.
+
+        Raises:
+            InvalidDescriptor, InvalidParameter, UnknownOperator, NoBackend: a node that is left breaks a rule.
+        """
+        ...
+
+
 PlanKind: TypeAlias = Literal["processor", "device", "whole"]
 """What computes a plan: a processor, a device with memory of its own, or ONNX Runtime all of it."""
 
@@ -296,6 +314,7 @@ class Call:
         held: the bytes of the last of the tensors, which the server holds; the body has no bytes of them.
         held_tags: what tells the elements of held tensors from others.
         is_repeatable: whether a request of the same bytes means the same; not where it refers to held tensors.
+        rest: what follows when this part of the call was computed, whose results are no answer; None of a whole call.
     """
 
     graph: Graph
@@ -311,3 +330,4 @@ class Call:
     held: Sequence[memoryview] = ()
     held_tags: Sequence[str] = ()
     is_repeatable: bool = True
+    rest: CallRest | None = None

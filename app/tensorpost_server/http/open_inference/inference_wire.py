@@ -13,6 +13,7 @@ from starlette.types import Scope
 from tensorpost.bodies.json_tensor import tensor_from_json
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
+from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
@@ -24,6 +25,7 @@ from ..calls.call import Answer, Call, CallFormat, DeviceSource, OpenSink
 from ..request_body import MOST_VALUE_BYTES, RequestBody
 from ..wires.call_parser import read_query
 from ..wires.held_inputs import CallerTensors, HeldReference
+from ..wires.staged_calls import StagedCall, stage_call
 from ..wires.wire import ReadContext
 from .content_coding import Coding, decompressed
 from .cuda_region import CudaRegion
@@ -188,18 +190,25 @@ class InferenceWire:
             if tensor.name in small
         }
         tensors = [announced(model, tensor) for tensor in worked_on]
-        graph, options = graph_of(model, request.parameters, tensors, values)
+        graph, options, rest = graph_of(model, request.parameters, tensors, values)
         strings = None
         if not graph.output_names and has_strings(graph.operation):
             strings = StringCall(cast("OnnxNode", graph.operation), table)
-        rows = [output_type(model, worked_on, slot.layout.data_type) for slot in graph.output_slots]
-        outputs = output_forms(request, graph.output_slots, rows)
-        answer = self._codec.answer(model, request.id, outputs, coding)
+
+        def answered(graph: Graph) -> Answer:
+            rows = [output_type(model, worked_on, slot.layout.data_type) for slot in graph.output_slots]
+            return self._codec.answer(model, request.id, output_forms(request, graph.output_slots, rows), coding)
+
         held = [memory[tensor.name] for tensor in worked_on] if memory else None
         if strings is not None and held is not None:
             held = read_strings(strings, tensors, held)
+        if rest is not None:
+            left = StagedCall(
+                rest, [each.name for each in tensors], tensors, options, answered, timeout=request.timeout
+            )
+            return stage_call(graph, options, tensors, left, memory=held, timeout=request.timeout)
         stored = None if model.stored is None else model.stored.stored
-        return Call(graph, options, tensors, answer, held, None, strings, request.timeout, stored=stored)
+        return Call(graph, options, tensors, answered(graph), held, None, strings, request.timeout, stored=stored)
 
     async def _read_tensors(
         self, context: ReadContext, request: InferRequest, body: RequestBody, table: StringTable, small: frozenset[str]

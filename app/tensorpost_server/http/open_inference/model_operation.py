@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import operator_class
 from tensorpost.values.datatypes import DataType, data_type
-from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidJson, InvalidParameter, TensorpostError
 
-from ..calls.call import AnnouncedTensor, RunOptions
-from ..wires.call_parser import as_document, read_document
+from ..calls.call import AnnouncedTensor
+from ..wires.call_parser import ParsedCall, as_document, read_document
 from .infer_request import InferInput
 from .models import Model, ModelCatalogue, TensorInfo
 
@@ -33,7 +32,7 @@ def announced(model: Model, tensor: InferInput) -> AnnouncedTensor:
 
 def graph_of(
     model: Model, parameters: Mapping[str, Any], tensors: Sequence[AnnouncedTensor], values: Mapping[str, NDArray[Any]]
-) -> tuple[Graph, RunOptions]:
+) -> ParsedCall:
     """The operation, or the stored graph, that a request asks for, and how to run it.
 
     Args:
@@ -105,7 +104,7 @@ def resolve_presets(models: ModelCatalogue) -> None:
         tensor = model.inputs[0]
         size = math.prod(tensor.shape) * tensor.data_type.item_size
         try:
-            graph, _ = graph_of(model, {}, [AnnouncedTensor(tensor.name, tensor.data_type, tensor.shape, size)], {})
+            graph = graph_of(model, {}, [AnnouncedTensor(tensor.name, tensor.data_type, tensor.shape, size)], {}).graph
         except TensorpostError as error:
             raise InvalidParameter(f"the preset {model.name!r} does not work: {error.detail}") from None
         outputs = [TensorInfo(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in graph.operation.outputs]

@@ -18,7 +18,8 @@ from tensorpost.descriptors.documents import fields_filled_in, left_out, operato
 from tensorpost.graphs.graph_document import read_graph
 from tensorpost.graphs.graph_levels import lowest_level_of
 from tensorpost.graphs.omitted_fields import omitted_fields
-from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, lower
+from tensorpost.onnx.bounded_node import BoundedNode, node_class
 from tensorpost.onnx.package import since_version
 from tensorpost.onnx.proto_node import is_by_onnx_runtime
 from tensorpost.onnx.schemas import is_own, schema_of
@@ -284,12 +285,14 @@ async def validate(request: Request) -> JsonDocument:
 
     The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
-    that level can express it, and `warnings` what other implementations answer differently. A graph is the document of
-    `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes, with
-    their bytes. `filled_in` names the fields that an operator document leaves out and that were completed, since they
-    have a default or follow from the rest (`Scales`; `node.Scales` of a node of a graph); `strict=1` makes each of them
-    a violation. It is null for an ONNX node document, for which there is no `strict`. The answer is 200 whether the
-    document is valid or not; 4xx means that the question itself could not be read, or that the document is too large.
+    that level can express it, and `warnings` what other implementations answer differently. Sizes that depend on
+    elements, as those that NonZero makes, are null, and bytes are then the most that there may be. A graph is the
+    document of `/v1/graphs`, with numbers for all sizes of its inputs; `nodes` has the tensors that each node makes,
+    with their bytes. `filled_in` names the fields that an operator document leaves out and that were completed, since
+    they have a default or follow from the rest (`Scales`; `node.Scales` of a node of a graph); `strict=1` makes each of
+    them a violation. It is null for an ONNX node document, for which there is no `strict`. The answer is 200 whether
+    the document is valid or not; 4xx means that the question itself could not be read, or that the document is too
+    large.
     """
     service = service_of(request)
     sent = read_query(request.url.query)
@@ -465,7 +468,7 @@ def _has(document: object, member: str) -> bool:
 
 def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any], Operation | None]:
     try:
-        node = OnnxNode.from_json(document)
+        node = node_class(cast("dict[str, object]", document)["op_type"]).from_json(document)
     except InvalidDescriptor as error:
         return _verdict(level, error.violations) | {"lowering": None, "warnings": []}, None
     lowering = lower(node, level)
@@ -483,4 +486,22 @@ def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any]
             "op": None if descriptor is None else descriptor.to_document(),
         },
     }
+    if isinstance(node, BoundedNode):
+        verdict |= _unknown_sizes(node)
     return verdict, node
+
+
+def _unknown_sizes(node: BoundedNode) -> dict[str, Any]:
+    """What is different if sizes depend on elements: they are null, and bytes are the most that there may be."""
+    outputs = [
+        {
+            "name": name,
+            "dtype": result.data_type,
+            "shape": [None] * result.rank,
+            "size_in_bytes": tensor.size_in_bytes,
+        }
+        for name, result, (_, tensor) in zip(node.result_names, node.bounds, node.results, strict=False)
+    ]
+    shape = {"data_type": node.output.row.onnx, "shape": outputs[0]["shape"]}
+    total = sum([tensor.size_in_bytes for _, tensor in node.results[:-1]])
+    return {"op": node.asked_document(), "output": shape, "outputs": outputs, "output_bytes": total}

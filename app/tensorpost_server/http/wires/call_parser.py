@@ -23,6 +23,7 @@ from tensorpost.values.sentences import references_of
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from ..declared_pictures import DeclaredInputs
+from .staged_calls import RestOfModel
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -48,6 +49,20 @@ class CallInput(NamedTuple):
     optional: bool
     is_array: bool
     is_value: bool = False
+
+
+class ParsedCall(NamedTuple):
+    """What a call means.
+
+    Attributes:
+        graph: what is computed; of a call with a rest, its first part.
+        options: how to run it.
+        rest: what follows with the results of the first part; None if there is nothing.
+    """
+
+    graph: Graph
+    options: RunOptions
+    rest: RestOfModel | None = None
 
 
 class CallParser(Protocol):
@@ -86,7 +101,7 @@ class CallParser(Protocol):
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+    ) -> ParsedCall:  # fmt: skip
         """Parse a call into a valid graph, of one node or of several, and how to run it.
 
         Args:

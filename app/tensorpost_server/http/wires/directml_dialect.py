@@ -27,11 +27,12 @@ from tensorpost.values.problems import (
 )
 from tensorpost.values.sentences import named
 
-from ..calls.call import AnnouncedTensor, RunOptions
+from ..calls.call import AnnouncedTensor
 from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
+    ParsedCall,
     is_input,
     led_by_parameter,
     match_names,
@@ -85,7 +86,7 @@ class DirectmlParser:
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+    ) -> ParsedCall:  # fmt: skip
         """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
 
         Raises:
@@ -126,7 +127,7 @@ class DirectmlParser:
             match_names(tensors, [slot.name for slot in slots])
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
-        return Graph.of(parsed), options
+        return ParsedCall(Graph.of(parsed), options)
 
 
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:

@@ -8,12 +8,11 @@ from typing import Any
 
 from tensorpost.descriptors import NEWEST
 from tensorpost.graphs.graph_document import input_names, read_graph
-from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 
 from ..calls.call import AnnouncedTensor, RunOptions
 from ..declared_pictures import DeclaredInputs
-from .call_parser import CallInput, layouts_of, read_document, read_query, refuse_unknown, take_options
+from .call_parser import CallInput, ParsedCall, layouts_of, read_document, read_query, refuse_unknown, take_options
 from .graph_sources import declared_inputs
 
 GRAPHS_PATH = "/v1/graphs"
@@ -45,6 +44,10 @@ class GraphDialect:
 class GraphParser:
     """See `CallParser`. A graph's inputs are known before the body if the graph is in the query.
 
+    Attributes:
+        most_nodes: nodes that a graph may have.
+        of_model: whether an ONNX model is sent in the place of a graph.
+
     Raises:
         InvalidParameter: the query is malformed.
         InvalidJson: the graph in the query is not JSON.
@@ -55,7 +58,7 @@ class GraphParser:
     """None: the graph's constants are in its document."""
 
     def __init__(self, dialect: GraphDialect) -> None:
-        self._most_nodes, self.of_model = dialect.most_nodes, dialect.of_model
+        self.most_nodes, self.of_model = dialect.most_nodes, dialect.of_model
         self._parameters = ("outputs" if self.of_model else "graph", *_OPTIONS)
         self._document = None
         if not self.of_model:
@@ -80,10 +83,19 @@ class GraphParser:
         graph = self._document if document is None else document
         return {} if graph is None else {tensor.name: tensor for tensor in declared_inputs(graph)}
 
+    def options_of(self, parameters: Mapping[str, object]) -> RunOptions:
+        """How to run a call.
+
+        Raises:
+            InvalidParameter: a parameter is unknown, or has a value that it cannot have.
+        """
+        refuse_unknown(parameters, self._parameters)
+        return take_options({**parameters}, _OPTIONS)
+
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+    ) -> ParsedCall:  # fmt: skip
         """Parse a call.
 
         Raises:
@@ -91,8 +103,7 @@ class GraphParser:
             InvalidDescriptor: the graph breaks rules; every violation is listed.
             TensorMismatch: a tensor of strings.
         """
-        refuse_unknown(parameters, self._parameters)
-        options = take_options({**parameters}, _OPTIONS)
+        options = self.options_of(parameters)
         if document is not None and self._document is not None:
             raise InvalidParameter("the graph is sent in the query and in the body; send it once")
         if (graph := self._document if document is None else document) is None:
@@ -100,7 +111,7 @@ class GraphParser:
         sent = layouts_of(tensors)
         try:
             level = options.feature_level or NEWEST
-            return read_graph(graph, sent, level=level, most_nodes=self._most_nodes), options
+            return ParsedCall(read_graph(graph, sent, level=level, most_nodes=self.most_nodes), options)
         except InvalidDescriptor as error:
             raise error.prefixed("graph") from None
 

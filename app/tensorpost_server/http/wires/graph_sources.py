@@ -16,10 +16,10 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.descriptors import NEWEST, FeatureLevel
 from tensorpost.graphs.dml_graph import is_dml_graph
 from tensorpost.graphs.graph_document import Weights, declared_sizes, read_graph
-from tensorpost.graphs.model_graph import model_graph, needed_nodes
+from tensorpost.graphs.model_graph import ModelStage, model_graph, model_stage, needed_nodes
 from tensorpost.graphs.model_nodes import runtime_operator
 from tensorpost.onnx.model_reader import MODEL_MEDIA_TYPE, ModelNode, OnnxModel, read_model
-from tensorpost.values.datatypes import DataType, data_type, type_named
+from tensorpost.values.datatypes import DataType, type_named
 from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
@@ -37,6 +37,7 @@ from ...settings import Settings
 from ..multipart import MOST_VALUES
 from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
+from .staged_calls import RestOfModel, bound
 
 _MOST_READ_GRAPHS = 8
 """Graphs of a model that are kept, each for other sizes or elements. With an input that decides sizes no call is
@@ -123,6 +124,24 @@ class GraphSource(Protocol):
         """
         ...
 
+    def first_graph(
+        self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
+        level: FeatureLevel, most_nodes: int,
+    ) -> FirstGraph:  # fmt: skip
+        """The same; of a model whose sizes depend on elements, the graph of its first part.
+
+        Raises:
+            InvalidDescriptor, InvalidParameter, UnknownOperator: see `graph`.
+        """
+        ...
+
+
+class FirstGraph(NamedTuple):
+    """The graph of a call, or its first part, and what follows then; None if there is nothing."""
+
+    graph: Graph
+    rest: RestOfModel | None = None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredDocument:
@@ -187,6 +206,12 @@ class StoredDocument:
         except InvalidDescriptor as error:
             raise error.prefixed("graph") from None
 
+    def first_graph(
+        self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
+        level: FeatureLevel, most_nodes: int,
+    ) -> FirstGraph:  # fmt: skip
+        return FirstGraph(self.graph(sent, values, outputs, level, most_nodes))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredModel:
@@ -206,7 +231,7 @@ class StoredModel:
     outputs: Sequence[DeclaredTensor] = ()
     kind: str = field(default="onnx", init=False)
     document: None = field(default=None, init=False)
-    _graphs: OrderedDict[object, Graph] = field(default_factory=OrderedDict[object, Graph], init=False)
+    _graphs: OrderedDict[object, FirstGraph] = field(default_factory=OrderedDict[object, FirstGraph], init=False)
 
     @classmethod
     def of(cls, model: OnnxModel) -> StoredModel:
@@ -251,6 +276,15 @@ class StoredModel:
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
         level: FeatureLevel, most_nodes: int,
     ) -> Graph:  # fmt: skip
+        found = self.first_graph(sent, values, outputs, level, most_nodes)
+        if found.rest is not None:
+            model_graph(self.model, sent, outputs, values)  # names the node
+        return found.graph
+
+    def first_graph(
+        self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
+        level: FeatureLevel, most_nodes: int,
+    ) -> FirstGraph:  # fmt: skip
         read_before = [(name, array.dtype, array.shape, array.tobytes()) for name, array in sorted(values.items())]
         key = (*sorted(sent.items(), key=lambda each: each[0]), *read_before, None, *(outputs or ()), level, most_nodes)
         known = self._graphs.get(key)
@@ -263,17 +297,13 @@ class StoredModel:
     def _read(
         self, sent: Mapping[str, Layout], values: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None,
         level: FeatureLevel, most_nodes: int,
-    ) -> Graph:  # fmt: skip
-        made = model_graph(self.model, sent, outputs, values)
-        weights: dict[str, tuple[Layout, memoryview]] = {}
-        for text, array in made.weights.items():
-            data = self.views.get(id(array))
-            layout = Layout.row_major(data_type(array.dtype), array.shape)
-            weights[text] = (layout, _bytes_of(array) if data is None else data)
-        read = {text: sent[name] for name, text in made.inputs.items()}
-        graph = read_graph(made.document, read, level=level, most_nodes=most_nodes, weights=weights)
-        names = {text: name for name, text in made.inputs.items()}
-        return replace(graph, inputs=tuple([replace(slot, name=names[slot.name]) for slot in graph.inputs]))
+    ) -> FirstGraph:  # fmt: skip
+        made = model_stage(self.model, sent, outputs, values)
+        rest = None
+        if isinstance(made, ModelStage):
+            rest = RestOfModel.of_stage(made, most_nodes, level, self.views)
+        part = made.graph if isinstance(made, ModelStage) else made
+        return FirstGraph(bound(part, sent, self.views, level, most_nodes).graph, rest)
 
 
 def reading_bytes(content: bytes, media_type: str | None, settings: Settings) -> int:
@@ -391,7 +421,7 @@ def _check(source: GraphSource, most_nodes: int) -> None:
     if document is not None and is_dml_graph(document):
         read_graph(document, None, most_nodes=most_nodes)
     elif not source.value_names and (sent := declared_layouts(source)) is not None:
-        source.graph(sent, {}, None, NEWEST, most_nodes)
+        source.first_graph(sent, {}, None, NEWEST, most_nodes)
 
 
 def _of_frame(content: bytes, max_head_bytes: int) -> StoredDocument:

@@ -7,16 +7,18 @@ from functools import cache
 from itertools import islice
 from typing import Any, cast
 
-from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema, OnnxTensor, find_schema
+from tensorpost.onnx.bounded_node import BoundedNode, node_class
 from tensorpost.onnx.schemas import is_own
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter, TensorMismatch, UnknownOperator
 
-from ..calls.call import AnnouncedTensor, RunOptions
+from ..calls.call import AnnouncedTensor
 from ..declared_pictures import DeclaredInputs
 from .call_parser import (
     MOST_ITEMS,
     CallInput,
+    ParsedCall,
     is_input,
     led_by_parameter,
     match_names,
@@ -24,6 +26,7 @@ from .call_parser import (
     refuse_repeated,
     take_options,
 )
+from .staged_calls import RestOfModel
 
 
 class OnnxParser:
@@ -58,7 +61,7 @@ class OnnxParser:
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+    ) -> ParsedCall:  # fmt: skip
         """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
 
         Raises:
@@ -88,14 +91,15 @@ class OnnxParser:
             for tensor in tensors
             if tensor.name not in self.value_names
         }
+        kind = node_class(name)
         if document is None:
             at = NEWEST_OPSET if opset is None else opset
             try:
-                node = OnnxNode.from_query(name, at, sent, {**announced, **values})
+                node = kind.from_query(name, at, sent, {**announced, **values})
             except InvalidDescriptor as error:
                 raise led_by_parameter(error, {parameter: parameter for parameter in sent}) from None
         else:
-            node = OnnxNode.from_json(_completed(document, name, opset, announced, values))
+            node = kind.from_json(_completed(document, name, opset, announced, values))
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
             if announced.get(slot.name) != tensor:
                 sent = announced[slot.name].to_json() if slot.name in announced else "missing"
@@ -103,7 +107,7 @@ class OnnxParser:
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
         match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
-        return Graph.of(node), options
+        return ParsedCall(Graph.of(node), options, RestOfModel.of_node(node) if isinstance(node, BoundedNode) else None)
 
 
 def _entries(value: object) -> int:

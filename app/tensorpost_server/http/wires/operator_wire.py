@@ -18,6 +18,7 @@ from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import OnnxNode
 from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.values.datatypes import data_type
+from tensorpost.values.graph import Graph
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
     BodyMismatch,
@@ -35,7 +36,7 @@ from ..calls.call import AnnouncedTensor, Answer, Call, CallFormat, Encoded, Ope
 from ..declared_pictures import DeclaredInputs, as_declared, channel_violations, explain, other_media_type
 from ..encoded_bodies import Npz, Picture
 from ..media_types import IMAGE_TYPES, MediaType, RequestFormat, require_parts
-from ..multipart import ModelTensors, Multipart
+from ..multipart import ModelTensors, Multipart, StagedTensors
 from ..request_body import MOST_VALUE_BYTES, whole_json
 from .call_parser import (
     MOST_JSON_CONTAINERS,
@@ -62,6 +63,7 @@ from .held_inputs import (
 )
 from .kept_answer import KeepRequest, KeptAnswer
 from .operator_answer import OperatorAnswer
+from .staged_calls import GivenTensor, StagedCall, stage_call, stage_of_model
 from .stored_dialect import StoredDialect, StoredParser
 from .wire import ReadContext
 
@@ -219,21 +221,15 @@ class OperatorWire:
     ) -> Call:  # fmt: skip
         """The call of these tensors; see `CallParser.parse` and `Call`."""
         assert self._parser is not None
-        parameters = read_query(query)
-        for name in self._in_query:
-            del parameters[name]
-        keep = KeepRequest.of(parameters)
-        if keep is not None:
-            self._tensors.check_keep()
+        parameters, keep, rows = self._parameters(query)
         if self._held:
             known = {tensor.name for tensor in tensors}
             if twice := [each.name for each in self._held if each.name in known]:
                 raise InvalidParameter(f"the input {twice[0]!r} is in the body, and refers to a held tensor as well")
             tensors = [*tensors, *[each.announced for each in self._held]]
-        rows = None if (text := parameters.pop("rows", None)) is None else read_rows(text)
         if isinstance(document, str) or document is None:
             document = read_document(document, self._parser.document_name)
-        graph, options = self._parser.parse(parameters, tensors, document, values or {})
+        graph, options, rest = self._parser.parse(parameters, tensors, document, values or {})
         sizes = {slot.name: slot.layout.size_in_bytes for slot in graph.inputs}
         held = [each.data if sizes.get(each.name, math.inf) >= len(each.data) else each.data[: sizes[each.name]]
                 for each in self._held]  # fmt: skip
@@ -241,16 +237,38 @@ class OperatorWire:
         if not graph.output_names and has_strings(graph.operation):
             strings = StringCall(cast("OnnxNode", graph.operation), table or StringTable())
             memory = None if memory is None else read_strings(strings, tensors, memory)
-        stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
-        answer: Answer = OperatorAnswer.of(format_, graph, id_, rows)
-        if keep is not None:
-            answer = KeptAnswer(graph, keep, self._tensors)
         if memory is not None:
             memory, held = [*memory, *held], []
+        tags = [each.tag for each in self._held]
+
+        answered = self._answered(format_, id_, rows, keep)
+        if rest is not None:
+            left = StagedCall(rest, [each.name for each in tensors], tensors, options, answered, rows, tags)
+            return stage_call(graph, options, tensors, left, memory=memory, encoded=encoded, held=held)
+        stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
         return Call(
-            graph, options, tensors, answer, memory, encoded, strings, rows=rows, stored=stored, held=held,
-            held_tags=[each.tag for each in self._held], is_repeatable=not self._held and keep is None,
+            graph, options, tensors, answered(graph), memory, encoded, strings, rows=rows, stored=stored, held=held,
+            held_tags=tags, is_repeatable=not self._held and keep is None,
         )  # fmt: skip
+
+    def _answered(
+        self, format_: RequestFormat, id_: str | None, rows: tuple[int, int | None] | None, keep: KeepRequest | None
+    ) -> Callable[[Graph], Answer]:
+        """Makes the answer of a graph: its outputs in the body, or kept."""
+        if keep is not None:
+            return lambda graph: KeptAnswer(graph, keep, self._tensors)
+        return lambda graph: OperatorAnswer.of(format_, graph, id_, rows)
+
+    def _parameters(self, query: str) -> tuple[dict[str, str], KeepRequest | None, tuple[int, int | None] | None]:
+        """The parameters of the operation, what outputs are kept, and which rows are wanted."""
+        parameters = read_query(query)
+        for name in self._in_query:
+            del parameters[name]
+        keep = KeepRequest.of(parameters)
+        if keep is not None:
+            self._tensors.check_keep()
+        rows = None if (text := parameters.pop("rows", None)) is None else read_rows(text)
+        return parameters, keep, rows
 
     # ---- the media types ---------------------------------------------------------------------------------------------
 
@@ -324,12 +342,14 @@ class OperatorWire:
         context.reserve(2 * body.length)  # as it arrives, and as what reads it holds it
         content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
         context.watch.start()
-        of_model = isinstance(parser, GraphParser) and parser.of_model
-        texts = ["model"] if of_model else [parser.document_name]
+        of_model = parser if isinstance(parser, GraphParser) and parser.of_model else None
+        texts = [parser.document_name] if of_model is None else ["model"]
         parts = await threads.run(True, Multipart.read, content, format_.boundary, texts, format_.read, settings)
-        if of_model:
+        if of_model is not None:
             held = {each.name: (each.layout, each.data) for each in self._held}
             found = await threads.run(True, ModelTensors.read, parts, read_outputs(context.query), held)
+            if isinstance(found, StagedTensors):
+                return await self._of_stage(context, format_, found, of_model)
             names = found.graph.inputs  # without inputs that the wanted outputs do not need
             self._held = [replace(each, name=names[each.name]) for each in self._held if each.name in names]
             return await self._call_of_parts(context, format_, found, found.graph.document)
@@ -364,6 +384,28 @@ class OperatorWire:
                 await threads.run(True, encoded.decode_into, [block], index)
                 values |= self._values([tensor], [block])
         return values
+
+    async def _of_stage(
+        self, context: ReadContext, format_: RequestFormat, found: StagedTensors, parser: GraphParser
+    ) -> Call:
+        """The call of the first part of a model, whose inputs are all decoded: what is left may read them."""
+        parts, stage = found
+        parameters, keep, rows = self._parameters(context.query)
+        options = parser.options_of(parameters)
+        sizes = [row.item_size * math.prod(shape) for _, row, shape in parts.tensors]
+        constants = [*stage.graph.weights.values(), *stage.rest.initializers.values()]
+        ticket = context.reserve(sum(sizes) + sum([array.nbytes for array in constants]))  # some are not aligned
+        memory = [ticket.memory(size) for size in sizes]
+        await context.slow_threads.run(True, parts.decode_into, memory)
+        given = {
+            name: GivenTensor(Layout.row_major(row, shape), block)
+            for (name, row, shape), block in zip(parts.tensors, memory, strict=True)
+        }
+        given |= {each.name: GivenTensor(each.layout, each.data) for each in self._held}
+        answered, tags = self._answered(format_, None, rows, keep), [each.tag for each in self._held]
+        return await context.slow_threads.run(
+            True, stage_of_model, stage, given, options, parser.most_nodes, answered, rows, tags
+        )  # fmt: skip
 
     def _of_json(self, body: object, sent_arrays: Mapping[str, Any], query: str, format_: RequestFormat) -> Call:
         """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.

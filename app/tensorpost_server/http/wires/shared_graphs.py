@@ -32,7 +32,7 @@ GRAPHS_QUESTION, FOLDER_QUESTION, USES_QUESTION = "graphs", "graphs of the folde
 """What a process asks of the others: to do what the database says, to read a graph of the folder again, or `uses`."""
 
 GraphUses = dict[tuple[str | None, str, int], tuple[int, float]]
-"""By owner, name and version: how many calls there were, and when the last one was, by the system's monotonic clock."""
+"""Calls by owner, name and version: their number, and the time of the last one, seconds of the monotonic clock."""
 
 _ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
 _log = logging.getLogger(__name__)

@@ -9,12 +9,11 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from tensorpost.descriptors import NEWEST
-from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidParameter, TensorMismatch
 
-from ..calls.call import AnnouncedTensor, RunOptions
+from ..calls.call import AnnouncedTensor
 from ..declared_pictures import DeclaredInputs
-from .call_parser import CallInput, layouts_of, match_names, refuse_unknown, take_options
+from .call_parser import CallInput, ParsedCall, layouts_of, match_names, refuse_unknown, take_options
 from .graph_store import StoreEntry
 
 _OPTIONS = ("backend", "device", "feature_level")
@@ -63,7 +62,7 @@ class StoredParser:
     def parse(
         self, parameters: Mapping[str, object], tensors: Sequence[AnnouncedTensor],
         document: Mapping[str, Any] | None, values: Mapping[str, Any],
-    ) -> tuple[Graph, RunOptions]:  # fmt: skip
+    ) -> ParsedCall:  # fmt: skip
         """Parse a call.
 
         Raises:
@@ -95,7 +94,8 @@ class StoredParser:
         wanted = None if outputs is None else str(outputs).split(",")
         elements = cast("Mapping[str, NDArray[Any]]", values)
         level = options.feature_level or NEWEST
-        return self._source.graph(sent, elements, wanted, level, self._most_nodes), options
+        graph, rest = self._source.first_graph(sent, elements, wanted, level, self._most_nodes)
+        return ParsedCall(graph, options, rest)
 
     def _check_rows(self, tensors: Sequence[AnnouncedTensor], most: int) -> None:
         for tensor in tensors:
