@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...forms import Box, Copies, Copy, Form, Pointwise
+from ...forms import Box, Copies, Copy, Form, Lines, Pointwise
 from ...forms.expression import Operand
 from ...forms.onnx_resize import OnnxResize
 from ...forms.separable import Separable
@@ -26,6 +26,7 @@ from .copy_kernels import plan_copies
 from .dimensions import Step
 from .launches import ArrayLayout, Launch
 from .pointwise_kernels import plan_pointwise
+from .reduction_kernels import plan_reduction
 from .resample_kernels import plan_resample
 
 
@@ -48,6 +49,8 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
             launches = plan_copies(Copies((len(box),), ((whole,),)), inputs, box, out)
         case Pointwise():
             launches = plan_pointwise(form, inputs, box, out)
+        case Lines():
+            return plan_reduction(form, inputs, box, out)
         case Separable():
             return _plan_separable(form, inputs[0], box, out)
         case OnnxResize():

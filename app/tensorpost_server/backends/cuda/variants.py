@@ -42,12 +42,15 @@ class Variant:
 
 @functools.cache
 def source_of(file: str) -> str:
-    """A file's text with the shared header in its place.
+    """A file's text with the shared headers in their places.
 
     One text, since CuPy's cache on disk is keyed by it: a header in a file of its own could change unnoticed.
     """
-    header = (_HERE / "common.cuh").read_text(encoding="utf-8")
-    return (_HERE / file).read_text(encoding="utf-8").replace('#include "common.cuh"', header)
+    text = (_HERE / file).read_text(encoding="utf-8")
+    for header in ("common.cuh", "numbers.cuh"):
+        if (line := f'#include "{header}"') in text:
+            text = text.replace(line, (_HERE / header).read_text(encoding="utf-8"))
+    return text
 
 
 def _variant(file: str, kernel: str, **defines: object) -> Variant:
