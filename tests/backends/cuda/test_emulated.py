@@ -186,6 +186,7 @@ def every_copy() -> Iterator[Call]:
             (48, 2),
             (4, 48),
             (48, 4),
+            (97, 130),
         ):
             loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
             form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
@@ -200,9 +201,8 @@ def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.Mo
         for copy in every_copy():
             agree(copy, run(emulator, copy, used), exactly=True)
 
-    assert {str(v) for v in variants.VARIANTS if v.file in ("copy.cu", "rows.cu", "transpose.cu")} == set(
-        map(str, used)
-    )
+    files = ("copy.cu", "rows.cu", "transpose.cu", "transpose_bytes.cu")
+    assert {str(v) for v in variants.VARIANTS if v.file in files} == set(map(str, used))
 
 
 def row_major(array: NDArray[Any], skip: int) -> Strided:
@@ -258,7 +258,19 @@ def test_joins_paddings_and_slices_are_made_in_rows(emulator: Emulator, dtype: s
 @pytest.mark.parametrize(("skip", "gap"), [(0, 0), (1, 0), (0, 3), (1, 3)])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
 def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, skip: int, gap: int):
-    sizes = ((40, 40), (37, 37), (3, 5000), (5000, 3), (6, 88), (256, 136), (300, 301), (1000, 2), (8, 300), (129, 121))
+    sizes = (
+        (40, 40),
+        (37, 37),
+        (3, 5000),
+        (5000, 3),
+        (6, 88),
+        (256, 136),
+        (300, 301),
+        (1000, 2),
+        (8, 300),
+        (129, 121),
+        (700, 97),
+    )
     used: set[variants.Variant] = set()
     for rows, columns in sizes:
         loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
@@ -267,7 +279,8 @@ def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, s
         case = copied(form, x, (rows, columns), skip)
         agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
 
-    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose"}
+    bytewise = {"transpose_bytes"} if dtype == "uint8" else set[str]()
+    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose", *bytewise}
 
 
 @pytest.mark.parametrize("item", [1, 2, 4, 8, 16])

@@ -48,8 +48,8 @@ _BYTES = {"float": 4, "double": 8, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
 
 REDUCTION = np.dtype(
     [
-        ("count", "<u4"), ("within", DIVISOR), ("length", "<u4"), ("segment", "<u4"), ("together", "<u4"), ("side", "<u4"),
-        ("extent", "<u4"), ("vectors", DIVISOR), ("kept", "<u4"), ("reduced", "<u4"), ("step", "<i8"),
+        ("count", "<u4"), ("within", DIVISOR), ("length", "<u4"), ("segment", "<u4"), ("together", "<u4"),
+        ("side", "<u4"), ("extent", "<u4"), ("vectors", DIVISOR), ("kept", "<u4"), ("reduced", "<u4"), ("step", "<i8"),
         ("target_step", "<i8"), ("segment_step", "<i8"), ("divisor", "<f8"), ("kept_axis", AXIS, (MOST_LOOPS,)),
         ("reduced_axis", AXIS, (MOST_LOOPS,)),
     ],
@@ -151,8 +151,8 @@ def plan_reduction(form: Lines, inputs: Sequence[ArrayLayout], box: Box, out: Ar
         out: the array that holds the box.
 
     Returns:
-        None if there is no kernel: a function or a type that reduce.cu has not, lines without elements, an element that is
-        not aligned to its size, or more elements or loops than a launch has room for.
+        None if there is no kernel: a function or a type that reduce.cu has not, lines without elements, an element that
+        is not aligned to its size, or more elements or loops than a launch has room for.
     """
     function, x = _FUNCTIONS.get(form.reduction), inputs[0]
     name, item = x.dtype.name, x.dtype.itemsize
@@ -253,7 +253,7 @@ def _rows_step(kind: _Kind, walk: _Walk) -> tuple[Step, _Walk | None] | None:
 
 
 def _row_shares(length: int) -> tuple[int, int, int]:
-    """How so many vectors of a line are shared: log2 of the threads of a segment, its vectors, and how many segments."""
+    """How so many vectors of a line are shared: log2 of the threads of a segment, its vectors, how many segments."""
     if length <= MOST_ROW_VECTORS << WARP:
         return min(WARP, max(0, (length // ROW_VECTORS).bit_length() - 1)), length, 1
     most = THREADS * SEGMENT_VECTORS

@@ -92,6 +92,11 @@ def transpose_variant(item: int, *, wide: bool) -> Variant:
     return _variant("transpose.cu", "transpose", ITEM=item, WIDE=int(wide))
 
 
+def byte_transpose_variant(*, wide: bool) -> Variant:
+    """Transposes single bytes whose lines are not aligned; see transpose_bytes.cu."""
+    return _variant("transpose_bytes.cu", "transpose_bytes", WIDE=int(wide))
+
+
 INTERLEAVED = ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
 """Bytes of an item, and lines. Of more bytes, tiles of a transpose are large enough."""
 _COPIES = [
@@ -158,6 +163,7 @@ VARIANTS: tuple[Variant, ...] = (
     *(interleave_variant(item, lines) for item, lines in INTERLEAVED),
     *(rows_variant(item, parts) for item in (1, 2, 4, 8) for parts in (1, 4)),
     *(transpose_variant(item, wide=wide) for item in (1, 2, 4, 8, 16) for wide in (False, True)),
+    *(byte_transpose_variant(wide=wide) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
     *(bytes_variant(columns, whole=whole) for columns in (8, 4) for whole in (False, True)),
     *(move_variant(item) for item in (1, 2)),
