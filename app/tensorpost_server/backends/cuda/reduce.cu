@@ -85,6 +85,7 @@ struct Reduction {
   i64 step;          // bytes between elements of a vector
   i64 target_step;   // columns: bytes between outputs of a vector
   i64 segment_step;  // bytes between states of a line's segments
+  i64 begin, end;    // bytes of the array that the launch reads, from its first element
   double divisor;    // elements of a line
   Axis kept_axis[MOST_AXES];
   Axis reduced_axis[MOST_AXES];
@@ -116,28 +117,42 @@ __device__ __forceinline__ offset nested(u32 rest, const Reduction &p) {
   return found + (p.reduced ? (offset)rest * (offset)p.reduced_axis[p.reduced - 1].source : 0);
 }
 
-union Elements {
-  uint4 word;
-  WordOf<ITEM>::type item[VECTOR];
-  STORED element[VECTOR];
+struct Elements {
+  union {
+    uint4 word;
+    WordOf<ITEM>::type item[VECTOR];
+    STORED element[VECTOR];
+  };
+#if ACCESS == SHIFTED
+  uint4 next;  // the elements are behind the first `shift` bytes of `word`, until they are used
+  u32 shift;
+#endif
   __device__ __forceinline__ Elements() {}
 
-  // `present` elements, at least one, of which no more memory is read than the vectors at multiples of 16 they lie in.
-  __device__ __forceinline__ void load(const u8 *at, i64 step, u32 present) {
+  // `present` elements, at least one, by vectors at multiples of 16 bytes where these are within the array.
+  __device__ __forceinline__ void load(const u8 *at, u32 present, const u8 *input, const Reduction &p) {
 #if ACCESS == APART
-#pragma unroll
-    for (u32 e = 0; e < VECTOR; ++e)
-      if (e < present) item[e] = read<WordOf<ITEM>::type>(at + (offset)e * (offset)step);
+    const bool whole = false;
 #elif ACCESS == SHIFTED
-    const u32 shift = (u32)(reinterpret_cast<u64>(at) & 15);
+    shift = (u32)(reinterpret_cast<u64>(at) & 15);
     const u8 *const low = at - shift;
-    const uint4 first = read<uint4>(low);
-    uint4 second = first;
-    if (shift + present * ITEM > 16) second = read<uint4>(low + 16);
-    word = shifted(first, second, shift);
+    const bool two = shift + present * ITEM > 16;
+    const bool whole = low >= input + p.begin && low + (two ? 32 : 16) <= input + p.end;
+    if (whole) {
+      word = read<uint4>(low);
+      if (two) next = read<uint4>(low + 16);
+    } else {
+      shift = 0;
+    }
 #else
-    word = read<uint4>(at);
+    const bool whole = at + 16 <= input + p.end;
+    if (whole) word = read<uint4>(at);
 #endif
+    if (!whole) {
+#pragma unroll
+      for (u32 e = 0; e < VECTOR; ++e)
+        if (e < present) item[e] = read<WordOf<ITEM>::type>(at + (offset)e * (offset)p.step);
+    }
   }
 
   __device__ __forceinline__ State state(u32 e) const {
@@ -149,7 +164,10 @@ union Elements {
 #endif
   }
 
-  __device__ __forceinline__ void join_to(State *states, u32 present) const {
+  __device__ __forceinline__ void join_to(State *states, u32 present) {
+#if ACCESS == SHIFTED
+    word = shifted(word, next, shift);
+#endif
     if (present == VECTOR) {
 #pragma unroll
       for (u32 e = 0; e < VECTOR; ++e) states[e] = Join::join(states[e], state(e));
@@ -204,9 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < AHEAD; ++i) {
       const u32 row = next + i * apart;
 #if NESTED
-      if (row < end) elements[i].load(source + nested(row, p), p.step, present);
+      if (row < end) elements[i].load(source + nested(row, p), present, input, p);
 #else
-      if (row < end) elements[i].load(source + (offset)row * (offset)p.reduced_axis[0].source, p.step, present);
+      if (row < end) elements[i].load(source + (offset)row * (offset)p.reduced_axis[0].source, present, input, p);
 #endif
     }
 #pragma unroll
@@ -284,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       const u8 *const at = source + (offset)first * (offset)p.step;
 #endif
       present[i] = min(VECTOR, p.extent - first);
-      elements[i].load(at, p.step, present[i]);
+      elements[i].load(at, present[i], input, p);
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i)

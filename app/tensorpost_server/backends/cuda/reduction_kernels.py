@@ -50,7 +50,7 @@ REDUCTION = np.dtype(
     [
         ("count", "<u4"), ("within", DIVISOR), ("length", "<u4"), ("segment", "<u4"), ("together", "<u4"),
         ("side", "<u4"), ("extent", "<u4"), ("vectors", DIVISOR), ("kept", "<u4"), ("reduced", "<u4"), ("step", "<i8"),
-        ("target_step", "<i8"), ("segment_step", "<i8"), ("divisor", "<f8"), ("kept_axis", AXIS, (MOST_LOOPS,)),
+        ("target_step", "<i8"), ("segment_step", "<i8"), ("begin", "<i8"), ("end", "<i8"), ("divisor", "<f8"), ("kept_axis", AXIS, (MOST_LOOPS,)),
         ("reduced_axis", AXIS, (MOST_LOOPS,)),
     ],
     align=True,
@@ -154,8 +154,9 @@ def plan_reduction(form: Lines, inputs: Sequence[ArrayLayout], box: Box, out: Ar
         None if there is no kernel: a function or a type that reduce.cu has not, lines without elements, an element that
         is not aligned to its size, or more elements or loops than a launch has room for.
     """
-    function, x = _FUNCTIONS.get(form.reduction), inputs[0]
+    x = inputs[0]
     name, item = x.dtype.name, x.dtype.itemsize
+    function = _FUNCTIONS.get("SUM" if form.reduction == "L1" and name in _UNSIGNED else form.reduction)
     if function is None or name not in _LOADED or out.dtype != x.dtype or 0 in form.sizes:
         return None
     if name not in _FLOATS and not function.integers:
@@ -344,6 +345,7 @@ def _step(
     moved = [ByteLoop(loop.extent, to.target, loop.source) for loop, to in zip(lines, targets, strict=True)]
     ends = [*moved, *line, replace(inner, target=fields.get("target_step", 0))]
     ends.append(ByteLoop(max(1, made // max(1, fields["segment_step"])), fields["segment_step"] if made else 0, 0))
+    reached = [(loop.extent - 1) * loop.source for loop in (*lines, *line, inner)]
     columns = kernel == "reduce_columns"
     parameters = structure(
         REDUCTION,
@@ -352,6 +354,8 @@ def _step(
         kept_axis=[axis_row(loop) for loop in reversed(moved)],
         reduced_axis=[axis_row(loop) for loop in reversed(line)],
         step=inner.source if inner.extent > 1 else walk.item,
+        begin=sum(min(0, far) for far in reached),
+        end=sum(max(0, far) for far in reached) + walk.item,
         divisor=kind.divisor,
         **fields,
     )

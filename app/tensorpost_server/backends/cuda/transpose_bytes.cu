@@ -16,6 +16,7 @@ struct ByteTranspose {
   Divisor tiles_a, tiles_b;  // blocks: along a first, then along b, then the other loops
   u32 axes;
   i64 source_a, target_b;    // bytes from line to line
+  i64 begin, end;            // bytes of the input, from its first element
   Axis axis[MOST_AXES];
 };
 
@@ -49,23 +50,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
   const u32 column = threadIdx.x % PER_LINE, width = p.extent_b - first_b;
 #pragma unroll 1
   for (u32 next = threadIdx.x / PER_LINE; next < TILE_A; next += AHEAD * THREADS / PER_LINE) {
-    uint4 word[AHEAD];
+    union Bytes { uint4 word; u8 byte[16]; } low[AHEAD];
+    uint4 high[AHEAD];
+    u32 shift[AHEAD];
     const bool inside = column * 16 < width;
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       const int a = first_a + (int)(next + i * (THREADS / PER_LINE));
       if (!inside || a < 0 || a >= (int)p.extent_a) continue;
       const u8 *const at = input + (source + (offset)a * (offset)p.source_a + (offset)(column * 16));
-      const u32 shift = (u32)(reinterpret_cast<u64>(at) & 15);
-      const uint4 low = read<uint4>(at - shift);
-      uint4 high = low;
-      if (shift + min(16u, width - column * 16) > 16) high = read<uint4>(at - shift + 16);
-      word[i] = shifted(low, high, shift);
+      const u32 present = min(16u, width - column * 16);
+      shift[i] = (u32)(reinterpret_cast<u64>(at) & 15);
+      const u8 *const from = at - shift[i];
+      const bool two = shift[i] + present > 16;
+      if (from >= input + p.begin && from + (two ? 32 : 16) <= input + p.end) {
+        low[i].word = read<uint4>(from);
+        if (two) high[i] = read<uint4>(from + 16);
+      } else {  // at the ends of the input, beside which no memory is read
+        shift[i] = 0;
+#pragma unroll
+        for (u32 k = 0; k < 16; ++k)
+          if (k < present) low[i].byte[k] = read<u8>(at + k);
+      }
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       const u32 line = next + i * (THREADS / PER_LINE);
-      tile[line * PER_LINE + (column + line / 16) % PER_LINE] = word[i];  // so that lanes 16 lines apart use other banks
+      // So that lanes 16 lines apart use other banks.
+      tile[line * PER_LINE + (column + line / 16) % PER_LINE] = shifted(low[i].word, high[i], shift[i]);
     }
   }
   __syncthreads();
@@ -90,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
       const u32 skew = (u32)(-reinterpret_cast<u64>(to) & 15);
       const int at = (int)(lane * 16 + skew), a = first_a + at;
       if (b >= width || lane == 15 || a >= (int)p.extent_a || a + 16 <= 0) continue;
-      union { uint4 word; u8 byte[16]; } made;
+      union Made { uint4 word; u8 byte[16]; } made;
       made.word = shifted(own, after, skew);
       if (a >= 0 && a + 16 <= (int)p.extent_a) {
         write(to + at, made.word);

@@ -39,7 +39,7 @@ LEAST_BYTES = 96
 BYTE_TRANSPOSE = np.dtype(
     [
         ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR), ("tiles_b", DIVISOR), ("axes", "<u4"),
-        ("source_a", "<i8"), ("target_b", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
+        ("source_a", "<i8"), ("target_b", "<i8"), ("begin", "<i8"), ("end", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
     ],
     align=True,
 )  # fmt: skip
@@ -116,6 +116,7 @@ def plan_transpose(nest: list[ByteLoop], item: int, start: NestStart) -> Launch 
 def _byte_transpose(nest: list[ByteLoop], a: ByteLoop, b: ByteLoop, others: list[ByteLoop], start: NestStart) -> Launch:
     tiles_a = -(-(a.extent + BYTES_OVERLAP) // (BYTES_A - BYTES_OVERLAP))
     tiles_b = -(-b.extent // BYTES_B)
+    reached = [(loop.extent - 1) * loop.source for loop in nest]
     parameters = structure(
         BYTE_TRANSPOSE,
         extent_a=a.extent,
@@ -125,6 +126,8 @@ def _byte_transpose(nest: list[ByteLoop], a: ByteLoop, b: ByteLoop, others: list
         axes=len(others),
         source_a=a.source,
         target_b=b.target,
+        begin=sum(min(0, far) for far in reached),
+        end=sum(max(0, far) for far in reached) + 1,
         axis=[axis_row(loop) for loop in reversed(others)],
     )
     grid = tiles_a * tiles_b * math.prod(loop.extent for loop in others)
