@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost.descriptors import ReduceFunction
-from tensorpost_server.backends.cuda import reduction_kernels, transpose_kernels
+from tensorpost_server.backends.cuda import reduce_kernels, transpose_kernels
 from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.forms import Box, Copies, Copy, FusedLines, Lines, Loop, Pointwise
@@ -385,7 +385,7 @@ class Reductions:
             self.time("transpose", f"uint8 {sizes}", 2 * x.nbytes, works)
 
     def tune(self) -> None:
-        """The main rows with other constants of reduction_kernels.py."""
+        """The main rows with other constants of reduce_kernels.py."""
         usual = ("AHEAD", "SEGMENT_VECTORS", "COLUMN_SEGMENT", "ROW_VECTORS")
         settings: list[dict[str, int]] = [{}]
         settings += [{"AHEAD": ahead} for ahead in (2, 8)]
@@ -393,7 +393,7 @@ class Reductions:
         settings += [{"COLUMN_SEGMENT": n} for n in (64, 256, 512)]
         settings += [{"AHEAD": 8, "COLUMN_SEGMENT": 256, "SEGMENT_VECTORS": 16}]
         settings += [{"ROW_VECTORS": n} for n in (2, 8)]
-        before = {name: getattr(reduction_kernels, name) for name in usual}
+        before = {name: getattr(reduce_kernels, name) for name in usual}
         for dtype in ("float32", "float16", "uint8"):
             item = np.dtype(dtype).itemsize
             jobs = [
@@ -405,14 +405,14 @@ class Reductions:
                 line: list[str] = []
                 for chosen in settings:
                     for name, value in {**before, **chosen}.items():
-                        setattr(reduction_kernels, name, value)
+                        setattr(reduce_kernels, name, value)
                     share = self.share_of_sum(dtype, sizes, axes)
                     label = ",".join(f"{name[0]}{name.split('_')[-1][0]}{value}" for name, value in chosen.items())
                     line.append(f"{label or 'usual'} {share:.2f}")
                     self.rows.append({"group": "tune", "job": f"{where}, {dtype}", **chosen, "share": share})
                 print(f"tune SUM of {where}, {dtype}: {'  '.join(line)}", flush=True)
         for name, value in before.items():
-            setattr(reduction_kernels, name, value)
+            setattr(reduce_kernels, name, value)
         self.compute.clear_caches()
 
     def share_of_sum(self, dtype: str, sizes: tuple[int, ...], axes: tuple[int, ...]) -> float:

@@ -17,7 +17,7 @@ from tests.support.cuda_cases import Call, Strided
 from tests.support.cuda_emulation import COMPILER, Emulator, layout, run
 
 from tensorpost.descriptors import ReduceFunction
-from tensorpost_server.backends.cuda import reduction_kernels
+from tensorpost_server.backends.cuda import reduce_kernels
 from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.forms import Box, Lines
 from tensorpost_server.operators.reduction import reduce_lines
@@ -245,7 +245,7 @@ def test_special_numbers(emulator: Emulator, dtype: str, axes: tuple[int, ...]):
 
 
 def test_wide_offsets(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reduction_kernels, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
+    monkeypatch.setattr(reduce_kernels, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
     x = np.random.default_rng(7).integers(0, 256, (19, 500, 5)).astype("uint8")
     for axes in ((0,), (1,), (2,), (0, 2), (0, 1)):
         got = reduced(emulator, lines("SUM", x.shape, axes), placed(x, skip=1))

@@ -1,4 +1,4 @@
-// A reduction of lines. reduction_kernels.py writes these macros before this text, for each function, its types and how
+// A reduction of lines. reduce_kernels.py writes these macros before this text, for each function, its types and how
 // the input lies:
 //
 //   STORED, ITEM  stored type of an element, and its bytes

@@ -50,7 +50,8 @@ REDUCTION = np.dtype(
     [
         ("count", "<u4"), ("within", DIVISOR), ("length", "<u4"), ("segment", "<u4"), ("together", "<u4"),
         ("side", "<u4"), ("extent", "<u4"), ("vectors", DIVISOR), ("kept", "<u4"), ("reduced", "<u4"), ("step", "<i8"),
-        ("target_step", "<i8"), ("segment_step", "<i8"), ("begin", "<i8"), ("end", "<i8"), ("divisor", "<f8"), ("kept_axis", AXIS, (MOST_LOOPS,)),
+        ("target_step", "<i8"), ("segment_step", "<i8"), ("begin", "<i8"), ("end", "<i8"),
+        ("divisor", "<f8"), ("kept_axis", AXIS, (MOST_LOOPS,)),
         ("reduced_axis", AXIS, (MOST_LOOPS,)),
     ],
     align=True,
@@ -59,7 +60,7 @@ REDUCTION = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _ReduceFormula:
     """A reduction as C++.
 
     Attributes:
@@ -76,21 +77,21 @@ class _Function:
 
 
 _FUNCTIONS = {
-    "SUM": _Function("Sum", integers=True),
-    "AVERAGE": _Function("Sum", finished="s / (VALUE)p.divisor"),
-    "MULTIPLY": _Function("Product", integers=True),
-    "MAX": _Function("Largest", integers=True),
-    "MIN": _Function("Smallest", integers=True),
-    "L1": _Function("Sum", "(VALUE)tp_abs(x)", integers=True),
-    "SUM_SQUARE": _Function("Sum", "(VALUE)x * (VALUE)x", integers=True),
-    "L2": _Function("Sum", "(VALUE)x * (VALUE)x", "sqrt(s)"),
-    "LOG_SUM": _Function("Sum", finished="log(s)"),
-    "LOG_SUM_EXP": _Function("LogSumExp", "State{(VALUE)x, (VALUE)1}", "log(s.sum) + s.largest"),
+    "SUM": _ReduceFormula("Sum", integers=True),
+    "AVERAGE": _ReduceFormula("Sum", finished="s / (VALUE)p.divisor"),
+    "MULTIPLY": _ReduceFormula("Product", integers=True),
+    "MAX": _ReduceFormula("Largest", integers=True),
+    "MIN": _ReduceFormula("Smallest", integers=True),
+    "L1": _ReduceFormula("Sum", "(VALUE)tp_abs(x)", integers=True),
+    "SUM_SQUARE": _ReduceFormula("Sum", "(VALUE)x * (VALUE)x", integers=True),
+    "L2": _ReduceFormula("Sum", "(VALUE)x * (VALUE)x", "sqrt(s)"),
+    "LOG_SUM": _ReduceFormula("Sum", finished="log(s)"),
+    "LOG_SUM_EXP": _ReduceFormula("LogSumExp", "State{(VALUE)x, (VALUE)1}", "log(s.sum) + s.largest"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _ReducedTypes:
     """What is the same for all launches of a reduction.
 
     Attributes:
@@ -101,7 +102,7 @@ class _Kind:
         divisor: elements of a line.
     """
 
-    function: _Function
+    function: _ReduceFormula
     loaded: str
     value: str
     result: str
@@ -117,13 +118,13 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _ReadLoops:
     """The elements that a launch reads.
 
     Attributes:
         stored: their type in C++; empty for states.
         item: bytes of one.
-        address: of the first one, modulo 16.
+        address: address of the first one, modulo 16.
         start: bytes from the input's first element.
         lines: loops over lines, in the order of the input's memory, with the strides of the output.
         line: loops over a line, in the order of memory; no targets.
@@ -182,8 +183,8 @@ def plan_reduction(form: Lines, inputs: Sequence[ArrayLayout], box: Box, out: Ar
         return None
     loaded = _LOADED[name]
     value = loaded if function.join in ("Largest", "Smallest") else _WRAPPING.get(loaded, loaded)
-    kind = _Kind(function, loaded, value, name, math.prod(loop.extent for loop in line))
-    walk = _Walk(STORED[name], item, (x.address + start) % VECTOR, start, tuple(lines), line)
+    kind = _ReducedTypes(function, loaded, value, name, math.prod(loop.extent for loop in line))
+    walk = _ReadLoops(STORED[name], item, (x.address + start) % VECTOR, start, tuple(lines), line)
     return _steps(kind, walk, columns=columns)
 
 
@@ -201,7 +202,7 @@ def _are_columns(item: int, line: Sequence[ByteLoop], lines: Sequence[ByteLoop],
     return bool(lines) and abs(lines[-1].source) < abs(line[-1].source)
 
 
-def _steps(kind: _Kind, walk: _Walk, *, columns: bool) -> list[Step] | None:
+def _steps(kind: _ReducedTypes, walk: _ReadLoops, *, columns: bool) -> list[Step] | None:
     if max(walk.length, math.prod(loop.extent for loop in walk.lines)) > LARGEST_COUNT:
         return None
     made = _columns_step(kind, walk) if columns else _rows_step(kind, walk)
@@ -214,7 +215,7 @@ def _steps(kind: _Kind, walk: _Walk, *, columns: bool) -> list[Step] | None:
     return None if later is None else [step, *later]
 
 
-def _rows_step(kind: _Kind, walk: _Walk) -> tuple[Step, _Walk | None] | None:
+def _rows_step(kind: _ReducedTypes, walk: _ReadLoops) -> tuple[Step, _ReadLoops | None] | None:
     """A launch of reduce_rows, and what is left to reduce."""
     vector = VECTOR // walk.item
     *outer, inner = walk.line or (ByteLoop(1, 0, walk.item),)
@@ -250,7 +251,7 @@ def _rows_step(kind: _Kind, walk: _Walk) -> tuple[Step, _Walk | None] | None:
     )
     if segments == 1:
         return step, None
-    return step, _Walk("", state, 0, 0, _read_again(targets, walk.lines), (ByteLoop(segments, 0, state),))
+    return step, _ReadLoops("", state, 0, 0, _read_again(targets, walk.lines), (ByteLoop(segments, 0, state),))
 
 
 def _row_shares(length: int) -> tuple[int, int, int]:
@@ -262,7 +263,7 @@ def _row_shares(length: int) -> tuple[int, int, int]:
     return THREADS.bit_length() - 1, min(most, length), -(-length // most)
 
 
-def _columns_step(kind: _Kind, walk: _Walk) -> tuple[Step, _Walk | None] | None:
+def _columns_step(kind: _ReducedTypes, walk: _ReadLoops) -> tuple[Step, _ReadLoops | None] | None:
     """A launch of reduce_columns, and what is left to reduce."""
     vector = VECTOR // walk.item
     *outer, inner = walk.lines or (ByteLoop(1, walk.item, walk.item),)
@@ -305,7 +306,7 @@ def _columns_step(kind: _Kind, walk: _Walk) -> tuple[Step, _Walk | None] | None:
     if segments == 1:
         return step, None
     lines = _read_again(targets, (*outer, inner))
-    return step, _Walk("", state, 0, 0, lines, (ByteLoop(segments, 0, rows),))
+    return step, _ReadLoops("", state, 0, 0, lines, (ByteLoop(segments, 0, rows),))
 
 
 def _packed(loops: Sequence[ByteLoop], pitch: int) -> tuple[ByteLoop, ...]:
@@ -323,8 +324,8 @@ def _read_again(written: Sequence[ByteLoop], wanted: Sequence[ByteLoop]) -> tupl
 
 
 def _step(
-    kind: _Kind,
-    walk: _Walk,
+    kind: _ReducedTypes,
+    walk: _ReadLoops,
     kernel: str,
     inner: ByteLoop,
     lines: Sequence[ByteLoop],
