@@ -1,4 +1,4 @@
-"""How reduce.cu is used: reductions of lines, each as one launch, or as two where a line is shared by several blocks.
+"""How reduce.cu is used: reductions of lines, each as one launch, or as a few where a line is shared by several blocks.
 
 A kernel is made for a function, its types and how the input lies: `reduce_rows` where neighbours in memory are elements
 of one line, `reduce_columns` where they are of different lines. A long line is cut into segments; what is known of each
@@ -36,7 +36,8 @@ MOST_ROW_SEGMENTS = 8192  # of a line; a longer one has longer segments
 GROUPS = 3  # log2 of the threads that share the elements of one line among columns
 LONE_COLUMN = 32  # elements of a line that one thread reduces
 COLUMN_SEGMENT = 128  # elements of a line among columns: a segment
-MOST_COLUMN_SEGMENTS = 256
+UNCUT_COLUMN = 256  # elements of a line among columns that is not cut
+MOST_COLUMN_SEGMENTS = 8192
 WARP = 5  # log2 of its threads
 
 _FLOATS = {"float16": "float", "bfloat16": "float", "float32": "float", "float64": "double"}
@@ -271,7 +272,7 @@ def _columns_step(kind: _ReducedTypes, walk: _ReadLoops) -> tuple[Step, _ReadLoo
     beside = vectors * math.prod(loop.extent for loop in outer)
     together = 0 if walk.length <= LONE_COLUMN else GROUPS
     segment = COLUMN_SEGMENT * -(-walk.length // (COLUMN_SEGMENT * MOST_COLUMN_SEGMENTS))
-    segment = walk.length if walk.length <= MOST_COLUMN_SEGMENTS else segment
+    segment = walk.length if walk.length <= UNCUT_COLUMN else segment
     segments = -(-walk.length // segment)
     count, state = beside * segments, kind.state_bytes
     if count > LARGEST_COUNT:
