@@ -27,7 +27,7 @@ from .copy_kernels import plan_copies
 from .dimensions import Step
 from .launches import ArrayLayout, Launch
 from .pointwise_kernels import plan_pointwise
-from .reduce_kernels import plan_reduction
+from .reduce_kernels import cupy_is_faster, plan_reduction
 from .resample_kernels import plan_resample
 
 
@@ -51,7 +51,7 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
         case Pointwise():
             launches = plan_pointwise(form, inputs, box, out)
         case Lines():
-            return plan_reduction(form, inputs, box, out)
+            return None if cupy_is_faster(form, inputs[0]) else plan_reduction(form, inputs, box, out)
         case Separable():
             return _plan_separable(form, inputs[0], box, out)
         case OnnxResize():

@@ -8,7 +8,13 @@
 //   RESULT        stored type of an output; FINISHED: C++ of s, the state of a whole line
 //   PARTIAL       states are read, of an earlier launch
 //   ACCESS        ALIGNED, SHIFTED or APART
-//   NESTED        lines have several loops; AHEAD: vectors of 16 bytes that a thread loads before it uses the first
+//   HELD          elements of a vector: 16 bytes of them, or all that are side by side if these are fewer
+//   RAGGED        some vectors have fewer elements, or reach out of the array
+//   NESTED        lines have several loops; AHEAD: vectors that a thread loads before it uses the first
+//
+// Elements that are not at multiples of 16 bytes are loaded with the vectors that they lie in. Only vectors of which a
+// part is outside of the array are loaded element by element: in a branch of its own, since a register that two loads
+// may write to makes the second wait for the first.
 //
 // The order of a line's elements in a sum depends on nothing but its length, its loops and whether its elements are
 // neighbours (reduce_rows) or those of different lines are (reduce_columns): not on alignment, nor on how many lines
@@ -82,8 +88,9 @@ struct Reduction {
   u32 extent;        // elements side by side: rows: of the innermost loop of a line; columns: of different lines
   Divisor vectors;   // of those
   u32 kept, reduced; // loops over lines, and over a line; without the one over elements side by side
-  i64 step;          // bytes between elements of a vector
-  i64 target_step;   // columns: bytes between outputs of a vector
+  u32 spread;        // columns: log2 of the columns from one element of a vector to the next
+  i64 unit;          // bytes between elements side by side
+  i64 target_unit;   // columns: bytes between their outputs
   i64 segment_step;  // bytes between states of a line's segments
   i64 begin, end;    // bytes of the array that the launch reads, from its first element
   double divisor;    // elements of a line
@@ -117,6 +124,27 @@ __device__ __forceinline__ offset nested(u32 rest, const Reduction &p) {
   return found + (p.reduced ? (offset)rest * (offset)p.reduced_axis[p.reduced - 1].source : 0);
 }
 
+// Where the elements of a vector are: bytes from the array's first element, and how many there are, at least one.
+struct Found {
+  offset at;
+  u32 present;
+
+  // Whether all that is loaded is within the array; elements that are loaded beyond `present` are not used.
+  __device__ __forceinline__ bool whole(const Reduction &p) const {
+    bool found = true;
+#if RAGGED
+#if ACCESS == SHIFTED
+    found = at >= (offset)p.begin + 15 && at + 32 <= (offset)p.end;
+#elif ACCESS == ALIGNED
+    found = at + 16 <= (offset)p.end;
+#else
+    found = present == HELD;
+#endif
+#endif
+    return found;
+  }
+};
+
 struct Elements {
   union {
     uint4 word;
@@ -129,30 +157,32 @@ struct Elements {
 #endif
   __device__ __forceinline__ Elements() {}
 
-  // `present` elements, at least one, by vectors at multiples of 16 bytes where these are within the array.
-  __device__ __forceinline__ void load(const u8 *at, u32 present, const u8 *input, const Reduction &p) {
+  // `step`: bytes between elements.
+  __device__ __forceinline__ void load(const u8 *at, offset step) {
 #if ACCESS == APART
-    const bool whole = false;
+#pragma unroll
+    for (u32 e = 0; e < HELD; ++e) item[e] = read<WordOf<ITEM>::type>(at + (offset)e * step);
 #elif ACCESS == SHIFTED
     shift = (u32)(reinterpret_cast<u64>(at) & 15);
     const u8 *const low = at - shift;
-    const bool two = shift + present * ITEM > 16;
-    const bool whole = low >= input + p.begin && low + (two ? 32 : 16) <= input + p.end;
-    if (whole) {
-      word = read<uint4>(low);
-      if (two) next = read<uint4>(low + 16);
-    } else {
-      shift = 0;
-    }
+    word = read<uint4>(low);
+    next = read<uint4>(low + ((shift + HELD * ITEM - 1) & 16));
 #else
-    const bool whole = at + 16 <= input + p.end;
-    if (whole) word = read<uint4>(at);
+    word = read<uint4>(at);
 #endif
-    if (!whole) {
+  }
+
+  __device__ __forceinline__ void load_part(const u8 *at, offset step, u32 present) {
 #pragma unroll
-      for (u32 e = 0; e < VECTOR; ++e)
-        if (e < present) item[e] = read<WordOf<ITEM>::type>(at + (offset)e * (offset)p.step);
-    }
+    for (u32 e = 0; e < HELD; ++e)
+      if (e < present) item[e] = read<WordOf<ITEM>::type>(at + (offset)e * step);
+  }
+
+  // Of vectors that were loaded as a whole.
+  __device__ __forceinline__ void arrange() {
+#if ACCESS == SHIFTED
+    word = shifted(word, next, shift);
+#endif
   }
 
   __device__ __forceinline__ State state(u32 e) const {
@@ -164,20 +194,59 @@ struct Elements {
 #endif
   }
 
-  __device__ __forceinline__ void join_to(State *states, u32 present) {
-#if ACCESS == SHIFTED
-    word = shifted(word, next, shift);
-#endif
-    if (present == VECTOR) {
+  __device__ __forceinline__ void join_to(State *states, u32 present) const {
 #pragma unroll
-      for (u32 e = 0; e < VECTOR; ++e) states[e] = Join::join(states[e], state(e));
-    } else {
-#pragma unroll
-      for (u32 e = 0; e < VECTOR; ++e)
-        if (e < present) states[e] = Join::join(states[e], state(e));
-    }
+    for (u32 e = 0; e < HELD; ++e)
+      if (e < present) states[e] = Join::join(states[e], state(e));
   }
 };
+
+// Joins the vectors next, next + apart, ... before `end` to the states, in this order.
+template <class Find>
+__device__ __forceinline__ void join_vectors(State *states, u32 next, u32 end, u32 apart, offset step, const u8 *input,
+                                             const Reduction &p, Find find) {
+  for (; next < end; next += AHEAD * apart) {
+    offset at[AHEAD];
+    u32 present[AHEAD];
+    bool whole = true;
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; ++i) {
+      if (next + i * apart < end) {
+        const Found found = find(next + i * apart);
+        at[i] = found.at;
+        present[i] = found.present;
+        whole = whole && found.whole(p);
+      }
+    }
+    if (whole) {
+      Elements elements[AHEAD];
+#pragma unroll
+      for (u32 i = 0; i < AHEAD; ++i)
+        if (next + i * apart < end) elements[i].load(input + at[i], step);
+#pragma unroll
+      for (u32 i = 0; i < AHEAD; ++i) {
+        if (next + i * apart < end) {
+          elements[i].arrange();
+#if RAGGED
+          elements[i].join_to(states, present[i]);
+#else
+          elements[i].join_to(states, HELD);
+#endif
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (u32 i = 0; i < AHEAD; ++i) {
+        if (next + i * apart < end) {
+          const Found found = find(next + i * apart);
+          Elements elements;
+          elements.load_part(input + found.at, step, found.present);
+          elements.join_to(states, found.present);
+        }
+      }
+    }
+  }
+}
 
 __device__ __forceinline__ RESULT finished(State s, const Reduction &p) {
 #if LAST
@@ -204,63 +273,57 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const u32 group = (threadIdx.x >> p.side) & ((1u << p.together) - 1);
   const u32 beside = (threadIdx.x & ((1u << p.side) - 1)) + (threadIdx.x >> (p.side + p.together) << p.side);
   const u32 number = blockIdx.x * (THREADS >> p.together) + beside;
-  const bool valid = number < p.count;
   const u32 segment = divide(number, p.within), vector = number - segment * p.within.value;
-  const u32 line = divide(vector, p.vectors), first = (vector - line * p.vectors.value) * VECTOR;
-  const u32 present = min(VECTOR, p.extent - first);
+  const u32 line = divide(vector, p.vectors), inside = vector - line * p.vectors.value;
+  const u32 lanes = (1u << p.spread) - 1, first = (inside & ~lanes) * VECTOR + (inside & lanes);
+  const bool valid = number < p.count && first < p.extent;
+  const u32 present = min((u32)HELD, (p.extent - first + lanes) >> p.spread);
   const Place place = line_place(line, p);
-  const u8 *const source = input + (place.source + (offset)first * (offset)p.step);
+  const offset source = place.source + (offset)first * (offset)p.unit;
 
   State states[VECTOR];
 #pragma unroll
-  for (u32 e = 0; e < VECTOR; ++e) states[e] = Join::none();
+  for (u32 e = 0; e < HELD; ++e) states[e] = Join::none();
   const u32 end = valid ? min(p.length, (segment + 1) * p.segment) : 0;
   const u32 apart = 1u << p.together;
-  for (u32 next = segment * p.segment + group; next < end; next += AHEAD * apart) {
-    Elements elements[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
-      const u32 row = next + i * apart;
+  join_vectors(states, segment * p.segment + group, end, apart, (offset)p.unit << p.spread, input, p, [&](u32 row) {
 #if NESTED
-      if (row < end) elements[i].load(source + nested(row, p), present, input, p);
+    return Found{source + nested(row, p), present};
 #else
-      if (row < end) elements[i].load(source + (offset)row * (offset)p.reduced_axis[0].source, present, input, p);
+    return Found{source + (offset)row * (offset)p.reduced_axis[0].source, present};
 #endif
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
-      if (next + i * apart < end) elements[i].join_to(states, present);
-  }
+  });
 
   for (u32 half = apart >> 1; half; half >>= 1) {
     if (group >= half && group < 2 * half) {
 #pragma unroll
-      for (u32 e = 0; e < VECTOR; ++e) shared[e * THREADS + threadIdx.x] = states[e];
+      for (u32 e = 0; e < HELD; ++e) shared[e * THREADS + threadIdx.x] = states[e];
     }
     __syncthreads();
     if (group < half) {
 #pragma unroll
-      for (u32 e = 0; e < VECTOR; ++e)
+      for (u32 e = 0; e < HELD; ++e)
         states[e] = Join::join(states[e], shared[e * THREADS + threadIdx.x + (half << p.side)]);
     }
     __syncthreads();
   }
 
   if (!valid || group) return;
-  u8 *const target = output + (place.target + (offset)first * (offset)p.target_step +
+  u8 *const target = output + (place.target + (offset)first * (offset)p.target_unit +
                                (offset)segment * (offset)p.segment_step);
+  const offset step = (offset)p.target_unit << p.spread;
   Results results;
 #pragma unroll
-  for (u32 e = 0; e < VECTOR; ++e) results.element[e] = finished(states[e], p);
-  if (present == VECTOR && p.target_step == sizeof(RESULT) && !(reinterpret_cast<u64>(target) & (RESULT_WORD - 1))) {
+  for (u32 e = 0; e < HELD; ++e) results.element[e] = finished(states[e], p);
+  if (present == VECTOR && step == sizeof(RESULT) && !(reinterpret_cast<u64>(target) & (RESULT_WORD - 1))) {
 #pragma unroll
     for (u32 i = 0; i < RESULT_BYTES / RESULT_WORD; ++i)
       reinterpret_cast<WordOf<RESULT_WORD>::type *>(target)[i] = results.word[i];
   } else {
 #pragma unroll
-    for (u32 e = 0; e < VECTOR; ++e)
+    for (u32 e = 0; e < HELD; ++e)
       if (e < present)
-        *reinterpret_cast<WordOf<sizeof(RESULT)>::type *>(target + (offset)e * (offset)p.target_step) = results.item[e];
+        *reinterpret_cast<WordOf<sizeof(RESULT)>::type *>(target + (offset)e * step) = results.item[e];
   }
 }
 
@@ -281,33 +344,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const bool valid = number < p.count;
   const u32 line = divide(number, p.within), segment = number - line * p.within.value;
   const Place place = line_place(line, p);
-  const u8 *const source = input + place.source;
 
   State states[VECTOR];
 #pragma unroll
   for (u32 e = 0; e < VECTOR; ++e) states[e] = Join::none();
   const u32 end = valid ? min(p.length, (segment + 1) * p.segment) : 0;
-  for (u32 next = segment * p.segment + lane; next < end; next += AHEAD * apart) {
-    Elements elements[AHEAD];
-    u32 present[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
-      const u32 vector = next + i * apart;
-      if (vector >= end) continue;
+  join_vectors(states, segment * p.segment + lane, end, apart, (offset)p.unit, input, p, [&](u32 vector) {
 #if NESTED
-      const u32 run = divide(vector, p.vectors), first = (vector - run * p.vectors.value) * VECTOR;
-      const u8 *const at = source + (nested(run, p) + (offset)first * (offset)p.step);
+    const u32 run = divide(vector, p.vectors), first = (vector - run * p.vectors.value) * VECTOR;
+    const offset at = place.source + nested(run, p) + (offset)first * (offset)p.unit;
 #else
-      const u32 first = vector * VECTOR;
-      const u8 *const at = source + (offset)first * (offset)p.step;
+    const u32 first = vector * VECTOR;
+    const offset at = place.source + (offset)first * (offset)p.unit;
 #endif
-      present[i] = min(VECTOR, p.extent - first);
-      elements[i].load(at, present[i], input, p);
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
-      if (next + i * apart < end) elements[i].join_to(states, present[i]);
-  }
+    return Found{at, min((u32)HELD, p.extent - first)};
+  });
 
   State s = folded<VECTOR / 2>(states);
   for (u32 behind = min(apart, 32u) >> 1; behind; behind >>= 1) s = Join::join(s, from_lane(s, behind));
