@@ -35,6 +35,16 @@ static struct {
 } emulated;
 
 static inline void __syncthreads() { swapcontext(&emulated.threads[emulated.current], &emulated.scheduler); }
+// Every thread of the block calls it, and the launch has shared memory: else no thread waits for another.
+template <class T> static inline T __shfl_down_sync(unsigned, T value, unsigned behind) {
+  static T given[1024];
+  const unsigned thread = threadIdx.x, from = thread % 32 + behind;
+  given[thread] = value;
+  __syncthreads();
+  const T found = given[from < 32 ? thread + behind : thread];
+  __syncthreads();
+  return found;
+}
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }

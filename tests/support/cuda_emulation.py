@@ -16,12 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from tests.support.cuda_cases import Call
 
-from tensorpost_server.backends.cuda.launches import Launch
-from tensorpost_server.backends.cuda.variants import Variant
+from tensorpost_server.backends.cuda.launch_plan import plan
+from tensorpost_server.backends.cuda.launches import ArrayLayout, Launch
+from tensorpost_server.backends.cuda.tap_tables import array_of
+from tensorpost_server.backends.cuda.variants import VARIANTS, Variant
 
-__all__ = ["COMPILER", "Emulator", "address"]
+__all__ = ["COMPILER", "Emulator", "address", "aligned", "layout", "run"]
 
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
 FLAGS = (COMPILER or "", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off")
@@ -103,3 +107,41 @@ class Emulator:
 def address(array: NDArray[Any]) -> int:
     """Where an array's first element is."""
     return int(array.__array_interface__["data"][0])
+
+
+def layout(array: NDArray[Any]) -> ArrayLayout:
+    """What the planning knows of an array."""
+    return ArrayLayout(array.dtype, array.strides, address(array) % 16)
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy at a multiple of 16, as device memory is."""
+    block = np.zeros(array.nbytes + 16, np.uint8)
+    copy = block[-block.ctypes.data % 16 :][: array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
+def run(emulator: Emulator, call: Call, used: set[Variant] | None = None) -> NDArray[Any]:
+    """The output's memory afterwards; `used` gets the kernels that were launched."""
+    memory = aligned(call.out.memory)
+    inputs = [x.array(np, aligned(x.memory)) for x in call.inputs]
+    before = [x.copy() for x in inputs]
+    out = call.out.array(np, memory)
+    steps = plan(call.form, [layout(x) for x in inputs], call.box, layout(out))
+    assert steps is not None, "our kernels can do all of these"
+    sources, kept = [address(x) for x in inputs], list[Any]()
+    for step in steps:
+        assert step.launch.variant.prelude or step.launch.variant in VARIANTS
+        assert step.launch.shared <= 48 << 10, "more than any device gives without being asked"
+        if used is not None:
+            used.add(step.launch.variant)
+        arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
+        target = np.full(max(1, step.made), 0xA5, np.uint8)
+        kept += [arrays, target]
+        places = {name: address(array) for name, array in arrays.items()}
+        emulator.run(step.launch, sources, address(target) if step.made else address(out), places)
+        if step.made:
+            sources = [address(target)]
+    assert all(x.tobytes() == was.tobytes() for x, was in zip(inputs, before, strict=True)), "an input was written to"
+    return memory

@@ -76,7 +76,7 @@ def filled(compute: Any, kernel: Any, x: Any, shape: tuple[int, ...]) -> Any:
 
 @pytest.mark.parametrize("most", [210, 1 << 26])
 def test_a_reduction_of_an_expression(compute: Any, monkeypatch: pytest.MonkeyPatch, most: int):
-    """The kernel's elements, and CuPy's sums of them, in blocks of memory."""
+    """In blocks of memory it has the bytes of both by themselves."""
     monkeypatch.setattr(fused_lines, "DEVICE_BLOCK", most)
     x, row = np.random.default_rng(5).normal(size=(2, 3, 40, 7)).astype(np.float32).clip(-2, 2), np.float32(0.5)
     scaled = Pointwise(call("exp", operand(0) * operand(1)), ("float32", "float32"), "float32")
@@ -90,8 +90,12 @@ def test_a_reduction_of_an_expression(compute: Any, monkeypatch: pytest.MonkeyPa
 
     compute.fill(scaled, inputs, tuple((0, size) for size in x.shape), made)
     compute.fill(form, inputs, box, out)
+    apart = compute.cupy.empty((2, 1, 40, 1), np.float32)
+    compute.fill(form.lines, [made], ((0, 2), (0, 1), (0, 40), (0, 1)), apart)
 
-    np.testing.assert_array_equal(np.asarray(out), np.asarray(made)[:, :, 5:33].sum((1, 3), keepdims=True))
+    np.testing.assert_array_equal(np.asarray(out), np.asarray(apart)[:, :, 5:33])
+    exact = np.asarray(made)[:, :, 5:33].astype(np.float64).sum((1, 3), keepdims=True)
+    np.testing.assert_allclose(np.asarray(out), exact, rtol=1e-6)
     np.testing.assert_allclose(np.asarray(made), np.exp(x.astype(np.float64) / 2), rtol=1e-6)
 
 

@@ -36,7 +36,7 @@ from tests.support.cuda_cases import (
     resample_calls,
     tile_calls,
 )
-from tests.support.cuda_emulation import COMPILER, Emulator, address
+from tests.support.cuda_emulation import COMPILER, Emulator, layout, run
 
 from tensorpost_server.backends.cuda import (
     copy_kernels,
@@ -53,7 +53,6 @@ from tensorpost_server.backends.cuda import (
 )
 from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout, NestStart
-from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.resample_axes import LinearAxis, linear_axis
@@ -68,43 +67,6 @@ EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=[Healt
 @pytest.fixture(scope="session")
 def emulator(emulation: Path) -> Emulator:
     return Emulator(emulation)
-
-
-def layout(array: NDArray[Any]) -> ArrayLayout:
-    return ArrayLayout(array.dtype, array.strides, address(array) % 16)
-
-
-def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy at a multiple of 16, as device memory is."""
-    block = np.zeros(array.nbytes + 16, np.uint8)
-    copy = block[-block.ctypes.data % 16 :][: array.nbytes].view(array.dtype)
-    copy[:] = array
-    return copy
-
-
-def run(emulator: Emulator, call: Call, used: set[variants.Variant] | None = None) -> NDArray[Any]:
-    """The output's memory afterwards; `used` gets the kernels that were launched."""
-    memory = aligned(call.out.memory)
-    inputs = [x.array(np, aligned(x.memory)) for x in call.inputs]
-    before = [x.copy() for x in inputs]
-    out = call.out.array(np, memory)
-    steps = plan(call.form, [layout(x) for x in inputs], call.box, layout(out))
-    assert steps is not None, "our kernels can do all of these"
-    sources, kept = [address(x) for x in inputs], list[Any]()
-    for step in steps:
-        assert step.launch.variant.prelude or step.launch.variant in variants.VARIANTS
-        assert step.launch.shared <= 48 << 10, "more than any device gives without being asked"
-        if used is not None:
-            used.add(step.launch.variant)
-        arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
-        target = np.full(max(1, step.made), 0xA5, np.uint8)
-        kept += [arrays, target]
-        places = {name: address(array) for name, array in arrays.items()}
-        emulator.run(step.launch, sources, address(target) if step.made else address(out), places)
-        if step.made:
-            sources = [address(target)]
-    assert all(x.tobytes() == was.tobytes() for x, was in zip(inputs, before, strict=True)), "an input was written to"
-    return memory
 
 
 @given(call=st.one_of(tile_calls(COPIED), copy_calls(COPIED)))
@@ -186,6 +148,7 @@ def every_copy() -> Iterator[Call]:
             (48, 2),
             (4, 48),
             (48, 4),
+            (97, 130),
         ):
             loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
             form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
@@ -200,9 +163,8 @@ def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.Mo
         for copy in every_copy():
             agree(copy, run(emulator, copy, used), exactly=True)
 
-    assert {str(v) for v in variants.VARIANTS if v.file in ("copy.cu", "rows.cu", "transpose.cu")} == set(
-        map(str, used)
-    )
+    files = ("copy.cu", "rows.cu", "transpose.cu", "transpose_bytes.cu")
+    assert {str(v) for v in variants.VARIANTS if v.file in files} == set(map(str, used))
 
 
 def row_major(array: NDArray[Any], skip: int) -> Strided:
@@ -258,7 +220,19 @@ def test_joins_paddings_and_slices_are_made_in_rows(emulator: Emulator, dtype: s
 @pytest.mark.parametrize(("skip", "gap"), [(0, 0), (1, 0), (0, 3), (1, 3)])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
 def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, skip: int, gap: int):
-    sizes = ((40, 40), (37, 37), (3, 5000), (5000, 3), (6, 88), (256, 136), (300, 301), (1000, 2), (8, 300), (129, 121))
+    sizes = (
+        (40, 40),
+        (37, 37),
+        (3, 5000),
+        (5000, 3),
+        (6, 88),
+        (256, 136),
+        (300, 301),
+        (1000, 2),
+        (8, 300),
+        (129, 121),
+        (700, 97),
+    )
     used: set[variants.Variant] = set()
     for rows, columns in sizes:
         loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
@@ -267,7 +241,8 @@ def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, s
         case = copied(form, x, (rows, columns), skip)
         agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
 
-    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose"}
+    bytewise = {"transpose_bytes"} if dtype == "uint8" else set[str]()
+    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose", *bytewise}
 
 
 @pytest.mark.parametrize("item", [1, 2, 4, 8, 16])

@@ -1,10 +1,11 @@
 """Which kernels compute a box of a form's output, or that CuPy's array operations do.
 
-Our kernels take `Copies` of every type, `Pointwise` of every type but complex numbers, and `Separable` forms that copy
-elements of every type or sum float16, bfloat16, float32 and integers of up to 32 bits in float32. CuPy's own array
-operations, through `Form.fill`, take the rest:
+Our kernels take `Copies` of every type, `Pointwise` of every type but complex numbers, `Lines` that reduce numbers
+(sums, means, products, extremes, norms and logarithms of sums; of integers only what is exact), and `Separable` forms
+that copy elements of every type or sum float16, bfloat16, float32 and integers of up to 32 bits in float32. CuPy's own
+array operations, through `Form.fill`, take the rest:
 
-* every other form;
+* every other form, and of `Lines` positions of extremes, and means, norms and logarithms of integers;
 * `Separable`: sums in float64 (ONNX Resize of float64 and of most integers) and of complex numbers; 64-bit integers
   that are blended; an axis whose outputs share more than 2^23 taps, or one of whose outputs has more than 2^16;
 * more loops than a launch has room for: more than 20 for `Copies` (Tile of DirectML's 8 dimensions needs 16) and
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...forms import Box, Copies, Copy, Form, Pointwise
+from ...forms import Box, Copies, Copy, Form, Lines, Pointwise
 from ...forms.expression import Operand
 from ...forms.onnx_resize import OnnxResize
 from ...forms.separable import Separable
@@ -26,6 +27,7 @@ from .copy_kernels import plan_copies
 from .dimensions import Step
 from .launches import ArrayLayout, Launch
 from .pointwise_kernels import plan_pointwise
+from .reduce_kernels import cupy_is_faster, plan_reduction
 from .resample_kernels import plan_resample
 
 
@@ -48,6 +50,8 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
             launches = plan_copies(Copies((len(box),), ((whole,),)), inputs, box, out)
         case Pointwise():
             launches = plan_pointwise(form, inputs, box, out)
+        case Lines():
+            return None if cupy_is_faster(form, inputs[0]) else plan_reduction(form, inputs, box, out)
         case Separable():
             return _plan_separable(form, inputs[0], box, out)
         case OnnxResize():

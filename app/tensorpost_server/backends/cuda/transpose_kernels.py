@@ -9,7 +9,7 @@ import numpy as np
 
 from .geometry import AXIS, DIVISOR, ByteLoop, alignment, axis_row, divisor_row, fits_in_32_bits
 from .launches import MOST_LOOPS, VECTOR, Launch, NestStart, nest_launch, structure
-from .variants import transpose_variant
+from .variants import byte_transpose_variant, transpose_variant
 
 THREADS = 128  # of transpose.cu
 TILE = {1: (64, 128), 2: (64, 128), 4: (32, 64), 8: (32, 32), 16: (32, 32)}
@@ -33,6 +33,18 @@ TRANSPOSE = np.dtype(
 )  # fmt: skip
 """`Transpose` of transpose.cu."""
 
+BYTES_THREADS, BYTES_A, BYTES_B, BYTES_OVERLAP = 256, 256, 128, 16  # of transpose_bytes.cu
+LEAST_BYTES = 96
+"""Bytes along both axes from which on transpose_bytes.cu is used, for lines that are not aligned."""
+BYTE_TRANSPOSE = np.dtype(
+    [
+        ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR), ("tiles_b", DIVISOR), ("axes", "<u4"),
+        ("source_a", "<i8"), ("target_b", "<i8"), ("begin", "<i8"), ("end", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
+    ],
+    align=True,
+)  # fmt: skip
+"""`ByteTranspose` of transpose_bytes.cu."""
+
 
 def plan_transpose(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     """A transpose by tiles; None if no two axes are contiguous, one on either side, or a tile would be tiny."""
@@ -42,6 +54,8 @@ def plan_transpose(nest: list[ByteLoop], item: int, start: NestStart) -> Launch 
     others, per_word = [loop for loop in nest[:-1] if loop is not b], VECTOR // item
     aligned_source = alignment([start.source_at, a.source, *(loop.source for loop in others)]) == VECTOR
     aligned_target = alignment([start.target_at, b.target, *(loop.target for loop in others)]) == VECTOR
+    if item == 1 and not (aligned_source and aligned_target) and min(a.extent, b.extent) >= LEAST_BYTES:
+        return _byte_transpose(nest, a, b, others, start)
     most_a, most_b = TILE[item] if aligned_target or item > 1 else UNALIGNED_BYTES
     joined_target = not aligned_target and a.extent <= min(most_a, JOINED_LINE // item) and b.target == a.extent * item
     joined_source = not aligned_source and b.extent <= min(most_b, JOINED_LINE // item) and a.source == b.extent * item
@@ -97,6 +111,28 @@ def plan_transpose(nest: list[ByteLoop], item: int, start: NestStart) -> Launch 
     grid = tiles_a * tiles_b * math.prod(loop.extent for loop in others)
     variant = transpose_variant(item, wide=not fits_in_32_bits(nest))
     return nest_launch(variant, grid, THREADS, parameters, start, shared * item)
+
+
+def _byte_transpose(nest: list[ByteLoop], a: ByteLoop, b: ByteLoop, others: list[ByteLoop], start: NestStart) -> Launch:
+    tiles_a = -(-(a.extent + BYTES_OVERLAP) // (BYTES_A - BYTES_OVERLAP))
+    tiles_b = -(-b.extent // BYTES_B)
+    reached = [(loop.extent - 1) * loop.source for loop in nest]
+    parameters = structure(
+        BYTE_TRANSPOSE,
+        extent_a=a.extent,
+        extent_b=b.extent,
+        tiles_a=divisor_row(tiles_a),
+        tiles_b=divisor_row(tiles_b),
+        axes=len(others),
+        source_a=a.source,
+        target_b=b.target,
+        begin=sum(min(0, far) for far in reached),
+        end=sum(max(0, far) for far in reached) + 1,
+        axis=[axis_row(loop) for loop in reversed(others)],
+    )
+    grid = tiles_a * tiles_b * math.prod(loop.extent for loop in others)
+    variant = byte_transpose_variant(wide=not fits_in_32_bits(nest))
+    return nest_launch(variant, grid, BYTES_THREADS, parameters, start, BYTES_A * BYTES_B)
 
 
 def _side(lines: int, items: int, per_word: int, joined: bool) -> tuple[Any, ...]:

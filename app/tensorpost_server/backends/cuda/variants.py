@@ -42,12 +42,15 @@ class Variant:
 
 @functools.cache
 def source_of(file: str) -> str:
-    """A file's text with the shared header in its place.
+    """A file's text with the shared headers in their places.
 
     One text, since CuPy's cache on disk is keyed by it: a header in a file of its own could change unnoticed.
     """
-    header = (_HERE / "common.cuh").read_text(encoding="utf-8")
-    return (_HERE / file).read_text(encoding="utf-8").replace('#include "common.cuh"', header)
+    text = (_HERE / file).read_text(encoding="utf-8")
+    for header in ("common.cuh", "numbers.cuh"):
+        if (line := f'#include "{header}"') in text:
+            text = text.replace(line, (_HERE / header).read_text(encoding="utf-8"))
+    return text
 
 
 def _variant(file: str, kernel: str, **defines: object) -> Variant:
@@ -87,6 +90,11 @@ def rows_variant(item: int, parts: int) -> Variant:
 def transpose_variant(item: int, *, wide: bool) -> Variant:
     """Transposes items of `item` bytes; see transpose.cu."""
     return _variant("transpose.cu", "transpose", ITEM=item, WIDE=int(wide))
+
+
+def byte_transpose_variant(*, wide: bool) -> Variant:
+    """Transposes single bytes whose lines are not aligned; see transpose_bytes.cu."""
+    return _variant("transpose_bytes.cu", "transpose_bytes", WIDE=int(wide))
 
 
 INTERLEAVED = ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
@@ -155,6 +163,7 @@ VARIANTS: tuple[Variant, ...] = (
     *(interleave_variant(item, lines) for item, lines in INTERLEAVED),
     *(rows_variant(item, parts) for item in (1, 2, 4, 8) for parts in (1, 4)),
     *(transpose_variant(item, wide=wide) for item in (1, 2, 4, 8, 16) for wide in (False, True)),
+    *(byte_transpose_variant(wide=wide) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
     *(bytes_variant(columns, whole=whole) for columns in (8, 4) for whole in (False, True)),
     *(move_variant(item) for item in (1, 2)),
