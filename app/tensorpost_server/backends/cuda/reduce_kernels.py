@@ -293,7 +293,7 @@ def _row_shares(length: int, *, partial: bool) -> tuple[int, int, int]:
     """How so many vectors of a line are shared: log2 of the threads of a segment, its vectors, how many segments.
 
     Args:
-        length: vectors.
+        length: number of vectors of a line.
         partial: they are states.
     """
     if length <= MOST_ROW_VECTORS << WARP:
