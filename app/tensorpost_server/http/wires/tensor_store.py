@@ -305,7 +305,7 @@ class TensorStore:
         if settings.held_tensor_seconds:
             before = max(before, now - settings.held_tensor_seconds)
         # None can be over that was used since then and is not older.
-        rows = self._database.execute(f"{_NAMED} AND (used <= ?1 OR began <= ?1)", (before,)).fetchall()
+        rows = self._database.execute(f"{_NAMED} AND (used <= ? OR began <= ?)", (before, before)).fetchall()
         for tensor in map(HeldTensorRow.of_row, rows):
             if self._reason_to_drop(tensor) is not None:
                 with self._change():
