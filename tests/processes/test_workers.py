@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.http_app import eventually, npy_bytes
 from tests.support.live_server import live_process
 from tests.support.processes import remaining
-from tests.support.server_processes import Connection, connections, server_processes
+from tests.support.server_processes import Connection, connections, server_processes, shared_folder
 
 from tensorpost import Client
 from tensorpost_server import commands
@@ -301,20 +302,18 @@ def test_processes_are_replaced_without_losing_a_request() -> None:
 
 
 def test_the_processes_end_with_their_supervisor() -> None:
-    folders = {*Path("/dev/shm").glob("tensorpost-*")}
     with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (_, supervisor):
-        assert {*Path("/dev/shm").glob("tensorpost-*")} - folders
         ordered = server_processes(supervisor)
+        folder = shared_folder(ordered)
+        assert folder.is_dir()
     assert not remaining(ordered)
-    assert not {*Path("/dev/shm").glob("tensorpost-*")} - folders
+    assert not folder.exists()
     with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (_, supervisor):
         orphans = server_processes(supervisor)
+        folder = shared_folder(orphans)
         os.kill(supervisor, signal.SIGKILL)
         assert not remaining(orphans)
-    for left in {*Path("/dev/shm").glob("tensorpost-*")} - folders:
-        for file in left.iterdir():
-            file.unlink()
-        left.rmdir()
+    shutil.rmtree(folder)  # which nobody is left to remove
 
 
 def test_what_keeps_a_process_from_starting_is_said_once() -> None:

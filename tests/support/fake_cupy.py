@@ -211,6 +211,7 @@ class FakeCupy:
 
     def __post_init__(self) -> None:
         self.streams: dict[int, Stream] = {}
+        self._numbering = threading.Lock()
         self.pools: list[Pool] = []
         self.copies: list[int] = []  # the kind of each
         self._current = threading.local()
@@ -234,8 +235,10 @@ class FakeCupy:
 
     def number(self, stream: Stream) -> int:
         """A number for a stream, which `memcpyAsync` takes."""
-        self.streams[len(self.streams) + 1] = stream
-        return len(self.streams)
+        with self._numbering:  # threads make their streams at the same time
+            number = len(self.streams) + 1
+            self.streams[number] = stream
+        return number
 
     def check(self) -> None:
         """Raise what the device is to fail with."""

@@ -28,6 +28,12 @@ def server_processes(supervisor: int) -> set[int]:
     return found
 
 
+def shared_folder(processes: set[int]) -> Path:
+    """The folder that the processes of a server share; their last argument names it."""
+    arguments = Path(f"/proc/{min(processes)}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    return Path(json.loads(arguments[-1])["folder"])
+
+
 def process_of(connection: socket.socket, processes: set[int]) -> int | None:
     """The process at the other end of a connection over loopback."""
     port = f"{connection.getsockname()[1]:04X}"

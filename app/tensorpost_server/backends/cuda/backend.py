@@ -427,7 +427,8 @@ class CudaBackend:
 
     def take(self, part: Any, layout: Layout, piece: OutputSlice, target: RunMemory | None) -> memoryview:
         with self._session(None) as stream:
-            return self._brought(bytes_of(self.cupy, part, layout, piece), target, stream)
+            block = bytes_of(self.cupy, part, layout, piece)  # a name, so that it is there until the copy is done
+            return self._brought(block, target, stream)
 
     @contextmanager
     def _session(self, uploaded: Any) -> Generator[Any]:
