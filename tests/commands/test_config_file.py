@@ -119,8 +119,8 @@ def test_secrets_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(str(row["value"])) == {"*"}
 
 
-def test_workers_are_refused_with_the_reason() -> None:
-    said = CliRunner().invoke(app, ["serve", "--workers", "2"])
+def test_workers_and_replicas_of_ray_exclude_each_other() -> None:
+    said = CliRunner().invoke(app, ["serve", "--ray", "2", "--workers", "2"])
 
     assert said.exit_code == 2
-    assert "owns its devices" in said.output
+    assert "--ray says how many" in said.output

@@ -93,7 +93,8 @@ def test_limits_lists_every_setting_that_is_one():
 
     listed = {limit["name"]: limit for limit in found["limits"]}
     numbers = {name for name, field in Settings.model_fields.items() if NUMBER.fullmatch(str(field.annotation))}
-    assert listed.keys() == numbers - {"port", "grpc_port"}, "no switch, path, name or address of this server"
+    unlisted = {"port", "grpc_port", "workers"}
+    assert listed.keys() == numbers - unlisted, "no switch, path, name, address or process of this server"
     for name, limit in listed.items():
         assert getattr(settings, name) == limit["value"]
         assert ENVIRONMENT_PREFIX + name.upper() == limit["setting"]

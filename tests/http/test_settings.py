@@ -29,7 +29,7 @@ OTHER_VALUES = {
     "access_log": "json", "metrics": False, "traces": True,
     "jwt_issuer": "https://issuer.example", "jwt_audience": "tensors", "jwt_scope_prefix": "ours.",
     "caller_share": 0.5, "cuda_memory_bytes": 7_777_777, "directml_debug": True,
-    "grpc_port": 4321, "shared_memory": True, "cuda_shared_memory": True, "shared_memory_prefix": "ours-",
+    "workers": 3, "grpc_port": 4321, "shared_memory": True, "cuda_shared_memory": True, "shared_memory_prefix": "ours-",
     "playground": False, "trusted_proxies": "127.0.0.1", "picture_processes": 3,
 }  # fmt: skip
 

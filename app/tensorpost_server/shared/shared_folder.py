@@ -16,7 +16,7 @@ def make_shared_folder() -> Path:
         OSError: it cannot be made.
     """
     parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
-    return Path(tempfile.mkdtemp(prefix="tensorpost-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix="tensorpost_processes-", dir=parent))
 
 
 def remove_shared_folder(folder: Path) -> None:
