@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +26,12 @@ def run_lines(page: str, folder: Path, section: str = "", language: str = "sh") 
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert blocks
+    commands = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     with default_server() as url:
         for block in blocks:
             script = block.replace("curl ", "curl -sS ").replace("localhost:8000", url.removeprefix("http://"))
             done = subprocess.run(
-                ["sh", "-ec", script], check=False, cwd=folder, capture_output=True, text=True, timeout=60
+                ["sh", "-ec", script], check=False, cwd=folder, capture_output=True, text=True, timeout=60, env=commands
             )
             assert done.returncode == 0, (block, done.stdout, done.stderr)
 
