@@ -130,7 +130,8 @@ def test_memory_of_a_device_is_brought_down_once(tmp_path: Path) -> None:
             asker.unregister()
             with Client(server.url) as tp:
                 np.testing.assert_array_equal(tp.onnx("Neg", tp.tensor("x"), backend="cuda"), -X)
-            server.app.state.service.tensors.close()
+                for name in ("x", "none"):
+                    tp.delete_tensor(name)
             eventually(server.idle, "all memory is released")
             eventually(lambda: not +cupy.opened, "the region is closed")
     assert all(pool.used == 0 for pool in cupy.pools)
