@@ -4,7 +4,7 @@
 PYTHON ?= python3
 DOCKER ?= docker
 # Test processes: more than two cores, since many tests wait for timeouts and for other processes.
-JOBS ?= 3
+JOBS ?= 4
 ROUNDS ?= 10
 SECONDS ?= 600
 COUNT ?= 200
