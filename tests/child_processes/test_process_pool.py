@@ -88,6 +88,20 @@ def test_a_process_that_the_library_ends_is_replaced_and_the_node_refused(pool: 
     assert call(pool, model("Det", 11, {"X": (2, 2)}), np.eye(2, dtype=np.float32))[0].reshape(-1).tolist() == [1]
 
 
+def test_elements_of_one_call_refuse_no_other_call(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, key = model("LpPool", 11, {"X": (1, 1, 40)}, **ENDLESS), b"pool"
+    det = model("Det", 11, {"X": (2, 2)})
+    call(pool, det, np.eye(2, dtype=np.float32))
+    monkeypatch.setattr(pool, "seconds", 0.3)
+    for _ in range(2):
+        with pytest.raises(LimitExceeded):
+            call(pool, slow, np.ones((1, 1, 40), np.float32), key=key)
+    with pytest.raises(LibraryFailed, match="small tensors has ended a process"):
+        call(pool, slow, np.ones((1, 1, 40), np.float32), key=key)
+    with pytest.raises(LimitExceeded):
+        call(pool, slow, np.zeros((1, 1, 40), np.float32), key=key)
+
+
 def test_a_call_ends_after_its_time_and_when_nobody_waits_for_it(
     pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -411,7 +411,7 @@ class Execution:
         """
         tag = await check_tag(
             route_path(self._scope), self.query, self._fields, self.body.received_views,
-            worker.computed_by(prepared.plan), self.parsing, prepared.held_tags,
+            worker.computed_by(prepared.plan), self.parsing, prepared.stored_tags,
         )  # fmt: skip
         head = prepared.answer.head(prepared.plan, worker)
         tagged = replace(head, headers=(*head.headers, (b"etag", tag.encode())))

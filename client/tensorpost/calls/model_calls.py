@@ -59,12 +59,14 @@ class SentModel(NamedTuple):
         arrays: its inputs by name.
         outputs: the names of the outputs that come back.
         boundary: stands between the parts of the body, and by chance in none of them.
+        selects: whether the caller chose these outputs; else they are all.
     """
 
     content: bytes | bytearray | memoryview
     arrays: Mapping[str, NDArray[Any] | HeldTensor]
     outputs: Sequence[str]
     boundary: str
+    selects: bool
 
     @property
     def media_type(self) -> str:
@@ -76,10 +78,13 @@ class SentModel(NamedTuple):
         """The parameters of `POST /v1/onnx`: the outputs, and the inputs that the server holds.
 
         Raises:
-            InvalidParameter: a held input cannot be named there.
+            InvalidParameter: a held input or an output cannot be named there.
         """
+        if several := [name for name in self.outputs if self.selects and "," in name]:
+            message = f"the model's output {several[0]!r} has a comma in its name, which a request cannot carry; leave "
+            raise InvalidParameter(message + "outputs out, and all come back")
         held = {name: _reference(name, each) for name, each in self.arrays.items() if isinstance(each, HeldTensor)}
-        return {"outputs": ",".join(self.outputs), **held}
+        return {"outputs": ",".join(self.outputs), **held} if self.selects else held
 
     def parts(self) -> tuple[memoryview, ...]:
         """The body of `POST /v1/onnx`: the model, and each input that the server does not hold as an npy file."""
@@ -87,6 +92,9 @@ class SentModel(NamedTuple):
         for name, array in self.arrays.items():
             if isinstance(array, HeldTensor):
                 continue
+            if name == "model":
+                message = "the model's input 'model' has the name of the part of a request that the model is; rename it"
+                raise InvalidParameter(message)
             head = encode_npy_head(data_type(array.dtype), array.shape)
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
             views += [*self._part_head(name), memoryview(head), flat]
@@ -197,7 +205,8 @@ def model_request(
     graph = model_stage(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, _small(arrays))
     if isinstance(graph, ModelStage):
         content = model_bytes(model) if content is None else content
-        return SentModel(content, arrays, outputs or [each.name for each in read.outputs], token_hex(16))
+        names = outputs or [each.name for each in read.outputs]
+        return SentModel(content, arrays, names, token_hex(16), outputs is not None)
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
     return ModelCall(graph.document, {**sent, **graph.weights})
 

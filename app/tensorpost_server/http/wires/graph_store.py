@@ -115,6 +115,11 @@ class StoreEntry:
         return self.digest, self.version, self.batches
 
     @property
+    def tag(self) -> str:
+        """What tells its answers from those of any other graph."""
+        return f"graph {self.version} {self.digest}"
+
+    @property
     def input_names(self) -> frozenset[str]:
         """The inputs that each call sends."""
         return frozenset([tensor.name for tensor in self.source.inputs])

@@ -132,7 +132,7 @@ class StagedCall:
         options: how to run it.
         answered: the answer that the last part's graph gives.
         rows: see `Call`; of the last part.
-        held_tags: see `Call`.
+        stored_tags: see `Call`.
         timeout: see `Call`.
         stage: how many parts there were before.
     """
@@ -143,7 +143,7 @@ class StagedCall:
     options: RunOptions
     answered: Callable[[Graph], Answer]
     rows: tuple[int, int | None] | None = None
-    held_tags: Sequence[str] = ()
+    stored_tags: Sequence[str] = ()
     timeout: float | None = None
     stage: int = 1
 
@@ -164,7 +164,7 @@ class StagedCall:
         if not isinstance(found, ModelStage):
             return Call(
                 graph, self.options, tensors, self.answered(graph), blocks, timeout=self.timeout, rows=self.rows,
-                held_tags=self.held_tags, is_repeatable=False,
+                stored_tags=self.stored_tags, is_repeatable=False,
             )  # fmt: skip
         if self.stage >= MOST_STAGES:
             message = f"the sizes of the model depend {MOST_STAGES} times on elements that are computed before"
@@ -193,7 +193,7 @@ def stage_call(
 
 def stage_of_model(
     stage: ModelStage, given: Mapping[str, GivenTensor], options: RunOptions, most_nodes: int,
-    answered: Callable[[Graph], Answer], rows: tuple[int, int | None] | None, held_tags: Sequence[str],
+    answered: Callable[[Graph], Answer], rows: tuple[int, int | None] | None, stored_tags: Sequence[str],
 ) -> Call:  # fmt: skip
     """The call of the first part of a model that came with its call.
 
@@ -204,14 +204,14 @@ def stage_of_model(
         most_nodes: see `RestOfModel`.
         answered: see `StagedCall`.
         rows: see `StagedCall`.
-        held_tags: see `StagedCall`.
+        stored_tags: see `StagedCall`.
     """
     rest = RestOfModel.of_stage(stage, most_nodes, options.feature_level or NEWEST)
     layouts = {name: each.layout for name, each in given.items()}
     graph, constants = bound(stage.graph, layouts, rest.views, rest.level, most_nodes)
     given = {**given, **constants}
     tensors = announced(given)
-    left = StagedCall(rest, [*given], tensors, options, answered, rows, held_tags)
+    left = StagedCall(rest, [*given], tensors, options, answered, rows, stored_tags)
     return stage_call(graph, options, tensors, left, memory=[each.memory for each in given.values()])
 
 
@@ -288,4 +288,4 @@ def _given_of(array: NDArray[Any]) -> GivenTensor:
 
 def _may_decide(layout: Layout) -> bool:
     elements = layout.size_in_bytes // layout.data_type.item_size
-    return len(layout.sizes) <= 1 and elements <= MOST_DECIDING and layout.data_type.dtype.kind in "iub"
+    return len(layout.sizes) <= 1 and elements <= MOST_DECIDING and layout.data_type.dtype.kind in "iubf"
