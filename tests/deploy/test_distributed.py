@@ -25,7 +25,8 @@ from tensorpost.onnx import OnnxNode
 from tensorpost.values.graph import Graph
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 from tensorpost_server.backends import load_backend
-from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
+from tensorpost_server.chunked_run.chunks import Chunks, chunk_shape
+from tensorpost_server.chunked_run.graph_part import GraphPart, InputPart
 from tensorpost_server.planning import make_plan
 
 X = np.arange(6 << 10, dtype=np.float32).reshape(6, 1024)
@@ -230,12 +231,15 @@ def test_boxes_of_random_graphs_are_those_of_the_whole(name: str) -> None:
         case = drawn_graph(random.Random(f"distributed {seed}"), 7)
         graph = case.read()
         plan = make_plan(graph, 1 << 20)
-        blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
+        inputs = [
+            InputPart.of(slot.layout, np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data)
+            for slot in plan.inputs
+        ]
         for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
             layout, expected = slot.layout, in_one_piece(device, graph, case.inputs)[slot.name]
             chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, 64))
             several += len(chunks) > 1
             for piece in map(chunks.piece, range(len(chunks))):
-                made = _GraphPart(device, plan, blocks).compute(ref, piece.box)
+                made = GraphPart(device, plan, inputs).compute(ref, piece.box)
                 assert made.tobytes() == expected[piece.begin : piece.begin + piece.computed], (seed, slot.name, piece)
     assert several > 40

@@ -1,0 +1,272 @@
+"""An array that the nodes of a cluster hold: its chunks are objects in Ray's object stores.
+
+Each chunk is the result of a task, so it lies where the task ran, its reference belongs to the process that asked for
+it, and Ray makes it again from what the task was given if its node is lost. What a caller put cannot be made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost.values.problems import InvalidParameter, TensorGone
+from tensorpost.values.tensor_box import box_ranges, box_text
+
+from ..forms import Box, extents
+from .chunks import Chunks, TakenPart, aligned_shape, chunk_shape, dtype_of, indices
+from .cluster import Placement, TasksInFlight, connected_ray, module, nodes_of, on_node, task, this_node
+
+_DIGITS = 12  # of a node's name in messages
+_CAUSES = 8  # errors of which each was the cause of the one before
+
+
+class HeldChunks:
+    """The references of an array's chunks.
+
+    Args:
+        chunks: the cut.
+        origin: where the elements come from, for messages: `put` and the like.
+        advice: what to do if they are lost.
+        sources: what the tasks were given and Ray needs to make a chunk again; they live as long as this.
+
+    Attributes:
+        chunks: the cut.
+        refs: the chunks.
+        nodes: where each was made first.
+    """
+
+    def __init__(self, chunks: Chunks, origin: str, advice: str, sources: Sequence[Any] = ()) -> None:
+        self.chunks, self._origin, self._advice, self._sources = chunks, origin, advice, [*sources]
+        self.refs: list[Any] = [None] * len(chunks)
+        self.nodes = [""] * len(chunks)  # where each was made
+        self._deleted = ""
+
+    def set(self, index: int, ref: Any, node: str) -> None:
+        """Keep a chunk, which was made on this node."""
+        self.refs[index], self.nodes[index] = ref, node
+
+    @property
+    def layout(self) -> Layout:
+        """The array's, packed."""
+        return self.chunks.layout
+
+    def bytes_by_node(self) -> dict[str, int]:
+        """Bytes of the chunks that lie in each node's object store; of small ones, which Ray keeps elsewhere, none.
+
+        Raises:
+            TensorGone: it was deleted.
+        """
+        self.check()
+        found = Counter[str]()
+        for index, nodes in enumerate(nodes_of(self.refs)):
+            for node in nodes:
+                found[node] += self.chunks.bytes(index)
+        return dict(found)
+
+    def read(self, items: Sequence[int | slice | EllipsisType]) -> NDArray[Any]:
+        """A box of the array; tasks take it from the chunks where they lie, so nothing else travels.
+
+        Args:
+            items: see `tensorpost.values.tensor_box.read_box`.
+
+        Raises:
+            InvalidParameter: there is no such box.
+            TensorGone: it was deleted, or chunks of it are lost and cannot be made again.
+        """
+        self.check()
+        ranges, kept = box_ranges(self.layout.sizes, items)
+        out = np.empty([len(each) for each in ranges], dtype_of(self.layout))
+        ray = module("ray")
+
+        def ended(ref: Any, target: tuple[slice, ...]) -> None:
+            out[(*target, ...)] = ray.get(ref)
+
+        with lost_as_gone([self]):
+            flight = TasksInFlight(ended)
+            for taken, ref in self.cut([*self.chunks.taken(ranges)]):
+                flight.add(ref, taken.target)
+            flight.finish()
+        return out.reshape([len(each) for each, is_kept in zip(ranges, kept, strict=True) if is_kept])
+
+    def cut(self, parts: Sequence[TakenPart]) -> Iterator[tuple[TakenPart, Any]]:
+        """Parts of chunks, each with the reference of its elements.
+
+        When a part is asked for, a task on the chunk's node begins to cut it out; a whole chunk is the part itself.
+        """
+        where = nodes_of([self.refs[part.index] for part in parts]) if parts else []
+        for part, nodes in zip(parts, where, strict=True):
+            ref, sizes = self.refs[part.index], extents(self.chunks.box(part.index))
+            if part.part != tuple([slice(0, size, 1) for size in sizes]):
+                ref = task(_cut, **on_node(nodes)).remote(ref, part.part)
+            yield part, ref
+
+    def write_zarr(self, store: str | Path) -> Any:
+        """Write it as a Zarr array, each chunk from where it lies; the array, opened.
+
+        Raises:
+            TensorGone: see `read`.
+        """
+        zarr = module("zarr")
+        self.check()
+        ray, target = module("ray"), str(store)
+        zarr.create_array(
+            target, shape=self.layout.sizes, chunks=self.chunks.shape, dtype=dtype_of(self.layout), compressors=None
+        )
+
+        def ended(ref: Any, _: None) -> None:
+            ray.get(ref)
+
+        with lost_as_gone([self]):
+            flight = TasksInFlight(ended)
+            for index, nodes in enumerate(nodes_of(self.refs)):
+                written = task(_write, **on_node(nodes)).remote(self.refs[index], target, self.chunks.box(index))
+                flight.add(written, None)
+            flight.finish()
+        return zarr.open_array(target, mode="r")
+
+    def delete(self) -> None:
+        """Free the chunks; again, nothing."""
+        if not self._deleted:
+            self._deleted = _clock()
+            self.refs, self._sources = [], []
+
+    def check(self) -> None:
+        """Refuse to go on with an array that was deleted.
+
+        Raises:
+            TensorGone: it was.
+        """
+        if self._deleted:
+            raise TensorGone(
+                f"the held array {self._origin} was deleted at {self._deleted}; {self._advice}",
+                extra={"reason": "deleted"},
+            )
+
+    def gone(self, ref: str, error: BaseException) -> TensorGone | None:
+        """The error for a lost object, if it is one of these chunks.
+
+        Args:
+            ref: the object, in Ray's hexadecimal digits.
+            error: Ray's error.
+        """
+        known = {each.hex(): index for index, each in enumerate(self.refs)}
+        if ref not in known:
+            return None
+        index = known[ref]
+        box = box_text(tuple([slice(*span) for span in self.chunks.box(index)]))
+        node, why = self.nodes[index], str(error).strip().splitlines()[-1]
+        for each in module("ray").nodes():
+            if each["NodeID"] == node and not each["Alive"]:
+                why = f"lay on node {node[:_DIGITS]} ({each['NodeManagerAddress']}), which the cluster lost"
+                why += f": {each['DeathReasonMessage']}" if each["DeathReasonMessage"] else ""
+        return TensorGone(
+            f"the chunk [{box}] of the held array {self._origin} {why}; found at {_clock()}. {self._advice}",
+            extra={"reason": "lost", "box": box, "node": node},
+        )
+
+
+@contextmanager
+def lost_as_gone(arrays: Sequence[HeldChunks]) -> Generator[None]:
+    """Raise `TensorGone` where Ray says that a chunk of one of these arrays is lost."""
+    ray = module("ray")
+    try:
+        yield
+    except ray.exceptions.ObjectLostError as error:
+        cause: Any = error
+        for _ in range(_CAUSES):
+            ref = getattr(cause, "object_ref_hex", None)
+            found = [gone for each in arrays if ref and (gone := each.gone(ref, cause)) is not None]
+            if found:
+                raise found[0] from error
+            cause = getattr(cause, "cause", None) or getattr(cause, "__cause__", None)
+        raise
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime())
+
+
+# ---- where arrays come from ------------------------------------------------------------------------------------------
+
+
+def put(array: Any, layout: Layout, chunk_bytes: int, chunks: tuple[int, ...] | None) -> HeldChunks:
+    """See `tensorpost.distributed.put`; `array` has boxes of elements of the layout's type in any byte order."""
+    ray = connected_ray()
+    cut = Chunks(layout, chunks or chunk_shape(layout.sizes, layout.data_type.item_size, chunk_bytes))
+    held = HeldChunks(
+        cut, "that was put", "It came from this program, so nothing can make it again: put the array again"
+    )
+    flight, placement = TasksInFlight(_setter(held)), Placement()
+    for index in range(len(cut)):
+        # As an object, since Ray would keep a small argument for as long as the chunk.
+        sent = ray.put(np.asarray(array[indices(cut.box(index))], dtype_of(layout), order="C"))
+        ref, node = task(_kept, num_returns=2, **placement.next(cut.bytes(index))).remote(sent)
+        flight.add(node, (index, ref))
+    flight.finish()
+    return held
+
+
+def read_zarr(store: str | Path, chunk_bytes: int, chunks: Sequence[int] | None) -> HeldChunks:
+    """See `tensorpost.distributed.read_zarr`."""
+    zarr, source = module("zarr"), str(store)
+    connected_ray()
+    array = zarr.open_array(source, mode="r")
+    try:
+        kind = data_type(array.dtype)
+    except KeyError:
+        raise InvalidParameter(f"{source} is an array of {array.dtype}; held arrays are numbers and booleans") from None
+    layout = Layout.row_major(kind, array.shape)
+    if chunks is not None and len(chunks) != len(layout.sizes):
+        raise InvalidParameter(f"chunks is {tuple(chunks)}, and {source} has the sizes {layout.sizes}")
+    unit = array.shards or array.chunks
+    shape = tuple(chunks or aligned_shape(layout.sizes, kind.item_size, chunk_bytes, unit))
+    cut = Chunks(layout, shape)
+    held = HeldChunks(cut, f"of {source}", "Read the store again, if it is still there")
+    flight, placement = TasksInFlight(_setter(held)), Placement()
+    for index in range(len(cut)):
+        read = task(_read, num_returns=2, **placement.next(cut.bytes(index)))
+        ref, node = read.remote(source, cut.box(index), dtype_of(layout))
+        flight.add(node, (index, ref))
+    flight.finish()
+    return held
+
+
+def _setter(held: HeldChunks) -> Any:
+    """What `TasksInFlight` calls when a chunk is there. Its node is a second result: the chunk is not fetched."""
+    ray = module("ray")
+
+    def ended(node: Any, what: tuple[int, Any]) -> None:
+        index, ref = what
+        held.set(index, ref, ray.get(node))
+
+    return ended
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _kept(chunk: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    return chunk.copy(), this_node()
+
+
+def _read(store: str, box: Box, dtype: np.dtype[Any]) -> tuple[NDArray[Any], str]:
+    array = module("zarr").open_array(store, mode="r")
+    return np.asarray(array[indices(box)], dtype, order="C"), this_node()
+
+
+def _cut(chunk: NDArray[Any], part: tuple[slice, ...]) -> NDArray[Any]:
+    return np.asarray(chunk[(*part, ...)], order="C")
+
+
+def _write(chunk: NDArray[Any], store: str, box: Box) -> None:
+    module("zarr").open_array(store, mode="r+")[indices(box)] = chunk

@@ -1,0 +1,95 @@
+"""What a box of a step's output is computed from, where only a part of an input is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorpost.values.layout import Layout
+from tensorpost.values.operation import Slot
+
+from ..forms import Box, Copies, Form, FusedLines, Lines, Pointwise, Separable, SqueezedLines, extents, whole_box
+from ..forms.onnx_resize import OnnxResize
+from ..planning import PlanStep
+
+
+@dataclass(frozen=True, slots=True)
+class PartForm:
+    """A form that computes a box from parts of its inputs.
+
+    Attributes:
+        form: it computes a tensor of `sizes` from tensors that are the parts.
+        reads: the part of each input.
+        sizes: of the only output.
+        box: what is wanted of that output, one run of its bytes.
+    """
+
+    form: Form
+    reads: tuple[Box, ...]
+    sizes: tuple[int, ...]
+    box: Box
+
+    def step(self, step: PlanStep) -> PlanStep:
+        """The step that computes with this form, from packed parts."""
+        inputs = [
+            Slot(slot.name, Layout.row_major(slot.layout.data_type, extents(read)))
+            for slot, read in zip(step.inputs, self.reads, strict=True)
+        ]
+        output = Slot(step.outputs[0].name, Layout.row_major(step.outputs[0].layout.data_type, self.sizes))
+        return replace(step, form=self.form, inputs=tuple(inputs), outputs=(output,))
+
+
+def part_form(step: PlanStep, box: Box, output: int = 0) -> PartForm | None:
+    """What computes a box of an output from parts of the inputs; None if that needs all of them.
+
+    Elements are copied and computed as by the form of the whole. Sums may be made in another order (`Form.fill`), but
+    not those of resampling: of its inputs, axes that are resampled are read whole.
+
+    Args:
+        step: the step, whose inputs and outputs are packed.
+        box: coordinates that are one run of the output's bytes.
+        output: which output.
+    """
+    match form := step.form:
+        case Copies() | Pointwise():
+            return _of(form.localized(box, output), form.reads(box, output), box)
+        case Lines() if len(form.outputs) == 1:
+            (sizes,) = form.outputs
+            lines = tuple([
+                (0, sizes[axis]) if axis in form.axes else span for axis, span in enumerate(box)
+            ])  # fmt: skip
+            reads = form.reads(lines)
+            inside = [(start - low, stop - low) for (start, stop), (low, _) in zip(box, lines, strict=True)]
+            return _of(_through(form, lines), reads, lines, tuple(inside))
+        case FusedLines() if form.lines.reduction:
+            return _of(replace(form, lines=form.lines.through(box)), form.reads(box), box)
+        case SqueezedLines(Lines() as lines):
+            return _of(SqueezedLines(_through(lines, form.with_axes(box))), form.reads(box), box)
+        case SqueezedLines(FusedLines() as fused):
+            local = replace(fused, lines=fused.lines.through(form.with_axes(box)))
+            return _of(SqueezedLines(local), form.reads(box), box)
+        case Separable() | OnnxResize():
+            return _resampled(form, step.inputs[0].layout.sizes, box, step.outputs[0].layout.sizes)
+        case _:
+            return None
+
+
+def _of(form: Form, reads: Sequence[Box | None], box: Box, inside: Box | None = None) -> PartForm | None:
+    parts = [read for read in reads if read is not None]
+    sizes = tuple(extents(box))
+    return PartForm(form, tuple(parts), sizes, inside or whole_box(sizes)) if len(parts) == len(reads) else None
+
+
+def _through(lines: Lines, box: Box) -> Lines:
+    """The form of the lines through a box, of which the other inputs are parts, too."""
+    others = [tuple(extents(read)) for read in lines.reads(box)[1:] if read is not None]
+    return replace(lines.through(box), others=tuple(others))
+
+
+def _resampled(form: Separable | OnnxResize, read: Sequence[int], box: Box, made: Sequence[int]) -> PartForm:
+    """Parts along the axes that are copied, all of those that are resampled."""
+    mapped = [axis is not None for axis in form.axes]
+    reads = [(0, size) if is_mapped else span for is_mapped, size, span in zip(mapped, read, box, strict=True)]
+    spans = [(0, size) if is_mapped else span for is_mapped, size, span in zip(mapped, made, box, strict=True)]
+    inside = [(start - low, stop - low) for (start, stop), (low, _) in zip(box, spans, strict=True)]
+    return PartForm(form, (tuple(reads),), tuple(extents(tuple(spans))), tuple(inside))
