@@ -176,6 +176,7 @@ def put(
 
     Raises:
         InvalidParameter: an argument is wrong.
+        Unavailable: a node was lost meanwhile.
         ModuleNotFoundError: ray or the server is not installed.
     """
     array: Any = x if isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape") else as_array("x", x)

@@ -6,7 +6,6 @@ Run where ray is installed (`make ray-test`); skipped elsewhere. The figures tha
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ SIZES = (ROWS, 512, 512)
 
 def plane(row: int) -> NDArray[np.float32]:
     """A row of the array, by hand."""
-    return (np.arange(512 * 512, dtype=np.float32) + row).reshape(512, 512)
+    return (np.arange(512 * 512, dtype=np.float32) % 4096 + row).reshape(512, 512)
 
 
 class Volume:
@@ -53,7 +52,6 @@ class Volume:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and two nodes."""
-    os.environ["RAY_health_check_timeout_ms"] = "3000"  # so that a lost node is noticed soon
     new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
     nodes = new_cluster(
         initialize_head=True,
@@ -124,3 +122,106 @@ def test_all_elements_come_if_they_are_asked_for(held: HeldArray) -> None:
 def test_boxes_that_there_are_not_are_refused(held: HeldArray, box: Any) -> None:
     with pytest.raises(InvalidParameter, match="box has"):
         held[box]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+HALF = {"inputs": {"x": {}, "scale": {}}, "outputs": {"half": "half", "sums": "sums"}, "nodes": [
+    {"name": "half", "op_type": "Mul", "inputs": ["x", "scale"]},
+    {"name": "sums", "op_type": "ReduceSum", "inputs": {"data": "x", "axes": [0]}, "attributes": {"keepdims": 0}},
+]}  # fmt: skip
+
+
+def test_a_graph_reads_a_held_array_where_it_lies_and_its_outputs_are_written(held: HeldArray, tmp_path: Path) -> None:
+    calls = list[Progress]()
+    scale = np.array([0.5], np.float32)
+    found = distributed.run_graph(
+        HALF, {"x": held, "scale": scale}, store=tmp_path, chunk_bytes=CHUNK, backend="numpy", progress=calls.append
+    )
+
+    assert all(np.array_equal(found["half"][row], plane(row) / 2) for row in range(ROWS))
+    np.testing.assert_array_equal(found["sums"][:], 150 * plane(0) + 149 * 75)  # all below 2^24
+    assert calls[-1] == Progress(0, 0, (150 << 20) + (1 << 20), (150 << 20) + (1 << 20))
+
+
+def test_an_output_that_is_kept_lies_where_its_input_does_and_is_an_input_again(held: HeldArray) -> None:
+    before = places(held)
+    node = OnnxNode.of("Slice", {"data": held, "starts": [0, 0, 100], "ends": [150, 512, 140]}, opset=13)
+    with distributed.run(node, held, keep=True, chunk_bytes=1 << 20, backend="numpy") as part:
+        assert isinstance(part, HeldArray)
+        assert part.shape == (150, 512, 40)
+        assert places(held) == before, "a chunk was copied to another node"
+        assert len(part.bytes_by_node()) == 3
+        kept = OnnxNode.of("Transpose", {"data": part}, opset=13, perm=[2, 0, 1])
+        with distributed.run(kept, part, keep=True, chunk_bytes=1 << 20, backend="numpy") as turned:
+            np.testing.assert_array_equal(turned[3, :, ::2], Volume()[:, ::2, 103])
+
+
+def test_what_needs_too_much_of_a_held_array_is_refused_before_anything_is_computed(
+    held: HeldArray, tmp_path: Path
+) -> None:
+    node = OnnxNode.of("ReduceSum", {"data": held}, opset=13)
+    with pytest.raises(InvalidParameter, match=r"ReduceSum-13 needs all of the held input 'data' \(157,286,400 bytes\)"):
+        distributed.run(node, held, store=tmp_path / "y", chunk_bytes=CHUNK)
+    assert not [*tmp_path.iterdir()]
+
+
+# ---- Zarr ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_is_written_to_zarr_and_read_from_it(held: HeldArray, tmp_path: Path) -> None:
+    written = held.write_zarr(tmp_path / "x")
+
+    assert (written.shape, written.chunks, written.dtype) == (SIZES, (10, 512, 512), np.float32)
+    assert all(np.array_equal(written[row], plane(row)) for row in range(ROWS))
+    with distributed.read_zarr(tmp_path / "x", chunk_bytes=25 << 20) as again:
+        assert again.chunks == (20, 512, 512)  # two of the store's chunks
+        assert len(again.bytes_by_node()) == 3
+        np.testing.assert_array_equal(again[15:25, 7], Volume()[15:25, 7, :])
+    with distributed.read_zarr(tmp_path / "x", chunks=(150, 64, 64)) as columns:
+        np.testing.assert_array_equal(columns[:, 100, 100], Volume()[:, 100, 100])
+
+
+def test_what_was_deleted_is_gone(cluster: Any) -> None:
+    held = distributed.put(np.arange(6).reshape(2, 3), chunks=(1, 2))
+    with held:
+        assert held[:, 1].tolist() == [1, 4]
+        assert held[()].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for read in (held.get, held.bytes_by_node, lambda: held.write_zarr("/nowhere")):
+        with pytest.raises(TensorGone, match=r"was deleted at \d\d:\d\d:\d\d UTC; .*put the array again") as raised:
+            read()
+        assert raised.value.extra["reason"] == "deleted"
+
+
+# ---- a lost node -----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_of_a_lost_node_are_read_and_computed_again_or_gone(cluster: Any, tmp_path: Path) -> None:
+    """Last, since it takes a node away."""
+    x = np.arange(30 << 18, dtype=np.float32).reshape(30, 512, 512)
+    zarr.create_array(tmp_path / "x", data=x, chunks=(1, 512, 512))
+    own = distributed.put(x, chunk_bytes=2 << 20)
+    read = distributed.read_zarr(tmp_path / "x", chunk_bytes=2 << 20)
+    made = distributed.run(OnnxNode.of("Neg", {"X": read}, opset=13), read, keep=True, chunk_bytes=2 << 20)
+    read_of_own = distributed.run(OnnxNode.of("Neg", {"X": own}, opset=13), own, keep=True, chunk_bytes=2 << 20)
+    lost = cluster.extra[-1].node_id
+    rows = [2 * index for index, nodes in enumerate(places(own)) if nodes == (lost,)]
+    there = [2 * index for index, nodes in enumerate(places(own)) if lost not in nodes]
+    assert rows
+    assert there
+    for array in (read, made, read_of_own):
+        assert lost in array.bytes_by_node()
+
+    cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+
+    with pytest.raises(TensorGone, match=rf"the chunk \[{rows[0]}:{rows[0] + 2},0:512,0:512\] .* lay on node") as raised:
+        own[rows[0]]
+    print(f"\n{raised.value}")
+    assert raised.value.extra == {"reason": "lost", "box": f"{rows[0]}:{rows[0] + 2},0:512,0:512", "node": lost}
+    np.testing.assert_array_equal(own[there[0]], x[there[0]])
+    np.testing.assert_array_equal(read.get(), x)
+    np.testing.assert_array_equal(made.get(), -x)
+    with pytest.raises(TensorGone, match="'output' of Neg-13 cannot be computed again .* that was put lay on node"):
+        read_of_own.get()
+    with pytest.raises(TensorGone, match="that was put"):
+        distributed.run(OnnxNode.of("Abs", {"X": own}, opset=13), own, keep=True, chunk_bytes=2 << 20)

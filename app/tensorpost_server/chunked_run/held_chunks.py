@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InvalidParameter, TensorGone
+from tensorpost.values.problems import InvalidParameter, TensorGone, Unavailable
 from tensorpost.values.tensor_box import box_ranges, box_text
 
 from ..forms import Box, extents
@@ -41,12 +41,13 @@ class HeldChunks:
 
     Attributes:
         chunks: the cut.
+        origin: see above.
         refs: the chunks.
         nodes: where each was made first.
     """
 
     def __init__(self, chunks: Chunks, origin: str, advice: str, sources: Sequence[Any] = ()) -> None:
-        self.chunks, self._origin, self._advice, self._sources = chunks, origin, advice, [*sources]
+        self.chunks, self.origin, self._advice, self._sources = chunks, origin, advice, [*sources]
         self.refs: list[Any] = [None] * len(chunks)
         self.nodes = [""] * len(chunks)  # where each was made
         self._deleted = ""
@@ -148,29 +149,35 @@ class HeldChunks:
         """
         if self._deleted:
             raise TensorGone(
-                f"the held array {self._origin} was deleted at {self._deleted}; {self._advice}",
+                f"the held array {self.origin} was deleted at {self._deleted}; {self._advice}",
                 extra={"reason": "deleted"},
             )
 
     def gone(self, ref: str, error: BaseException) -> TensorGone | None:
-        """The error for a lost object, if it is one of these chunks.
+        """The error for a lost object, if it is one of these chunks or of those that they were computed from.
 
         Args:
             ref: the object, in Ray's hexadecimal digits.
             error: Ray's error.
         """
         known = {each.hex(): index for index, each in enumerate(self.refs)}
-        if ref not in known:
-            return None
-        index = known[ref]
+        if ref in known:
+            return self._gone_chunk(known[ref], error)
+        for each in self._sources:
+            if isinstance(each, HeldChunks) and (found := each.gone(ref, error)) is not None:
+                detail = f"the held array {self.origin} cannot be computed again where it was lost: {found.detail}"
+                return TensorGone(detail, extra=found.extra)
+        return None
+
+    def _gone_chunk(self, index: int, error: BaseException) -> TensorGone:
         box = box_text(tuple([slice(*span) for span in self.chunks.box(index)]))
-        node, why = self.nodes[index], str(error).strip().splitlines()[-1]
+        node, why = self.nodes[index], f"is lost: {str(error).strip().splitlines()[-1]}"
         for each in module("ray").nodes():
             if each["NodeID"] == node and not each["Alive"]:
-                why = f"lay on node {node[:_DIGITS]} ({each['NodeManagerAddress']}), which the cluster lost"
-                why += f": {each['DeathReasonMessage']}" if each["DeathReasonMessage"] else ""
+                reason = each["DeathReasonMessage"] or "the cluster says no reason"
+                why = f"lay on node {node[:_DIGITS]} ({each['NodeManagerAddress']}), which was lost ({reason})"
         return TensorGone(
-            f"the chunk [{box}] of the held array {self._origin} {why}; found at {_clock()}. {self._advice}",
+            f"the chunk [{box}] of the held array {self.origin} {why}, as was found at {_clock()}. {self._advice}",
             extra={"reason": "lost", "box": box, "node": node},
         )
 
@@ -189,7 +196,13 @@ def lost_as_gone(arrays: Sequence[HeldChunks]) -> Generator[None]:
             if found:
                 raise found[0] from error
             cause = getattr(cause, "cause", None) or getattr(cause, "__cause__", None)
-        raise
+        # A chunk of an array that was deleted, and that others were computed from.
+        names = " or ".join(dict.fromkeys([each.origin for each in arrays]))
+        raise TensorGone(
+            f"a chunk of the held array {names} was lost, and what it was computed from is gone, as was found at "
+            f"{_clock()}: {str(error).strip().splitlines()[-1]}",
+            extra={"reason": "lost"},
+        ) from error
 
 
 def _clock() -> str:
@@ -207,12 +220,18 @@ def put(array: Any, layout: Layout, chunk_bytes: int, chunks: tuple[int, ...] | 
         cut, "that was put", "It came from this program, so nothing can make it again: put the array again"
     )
     flight, placement = TasksInFlight(_setter(held)), Placement()
-    for index in range(len(cut)):
-        # As an object, since Ray would keep a small argument for as long as the chunk.
-        sent = ray.put(np.asarray(array[indices(cut.box(index))], dtype_of(layout), order="C"))
-        ref, node = task(_kept, num_returns=2, **placement.next(cut.bytes(index))).remote(sent)
-        flight.add(node, (index, ref))
-    flight.finish()
+    try:
+        for index in range(len(cut)):
+            # As an object, and without retries: what a task may be given again, Ray keeps for as long as the chunk.
+            sent = ray.put(np.asarray(array[indices(cut.box(index))], dtype_of(layout), order="C"))
+            options = {"num_returns": 2, "max_retries": 0, **placement.next(cut.bytes(index))}
+            ref, node = task(_kept, **options).remote(sent)
+            flight.add(node, (index, ref))
+        flight.finish()
+    except (ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError) as error:
+        raise Unavailable(
+            f"a node was lost while the array was put, with its chunks: put it again ({error})"
+        ) from error
     return held
 
 
