@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -330,17 +330,18 @@ def _operands(template: RequestTemplate, inputs: JobInputs) -> list[Any]:
     Raises:
         InvalidParameter: an input is missing or unknown, or its type or shape is not what the slot says.
     """
-    given, sent = cast("Inputs", inputs), cast("Any", inputs)
-    several = [*sent.values()] if hasattr(sent, "values") else sent if isinstance(sent, (list, tuple)) else [sent]
-    if not any(isinstance(each, HeldArray) for each in cast("Sequence[object]", several)):
+    given, sent = cast("Inputs", inputs), cast("object", inputs)
+    several = cast("Mapping[str, object]", sent).values() if isinstance(sent, Mapping) else sent
+    each_of = cast("Iterable[object]", several) if isinstance(sent, (list, tuple, Mapping)) else [sent]
+    if not any(isinstance(each, HeldArray) for each in each_of):
         return [*wire_inputs(template, given)]
     by_name = arrays_by_name(template, given)
     held = {name: each for name, each in by_name.items() if isinstance(each, HeldArray)}
     others = tuple([slot for slot in template.inputs if slot.name not in held])
     left = {name: each for name, each in by_name.items() if name not in held}
-    if unknown := held.keys() - {slot.name for slot in template.inputs}:
+    if by_name.keys() != {slot.name for slot in template.inputs}:
         names = ", ".join([slot.name for slot in template.inputs])
-        raise InvalidParameter(f"{template.name} has no input {min(unknown)!r}; its inputs are {names}")
+        raise InvalidParameter(f"{template.name} has the inputs {names}; got {', '.join(map(str, by_name))}")
     views = dict(zip([slot.name for slot in others], wire_inputs(replace(template, inputs=others), left), strict=True))
     for slot in template.inputs:
         array, layout = held.get(slot.name), slot.layout

@@ -161,7 +161,9 @@ def test_what_needs_too_much_of_a_held_array_is_refused_before_anything_is_compu
     held: HeldArray, tmp_path: Path
 ) -> None:
     node = OnnxNode.of("ReduceSum", {"data": held}, opset=13)
-    with pytest.raises(InvalidParameter, match=r"ReduceSum-13 needs all of the held input 'data' \(157,286,400 bytes\)"):
+    with pytest.raises(
+        InvalidParameter, match=r"ReduceSum-13 needs all of the held input 'data' \(157,286,400 bytes\)"
+    ):
         distributed.run(node, held, store=tmp_path / "y", chunk_bytes=CHUNK)
     assert not [*tmp_path.iterdir()]
 
@@ -214,14 +216,16 @@ def test_chunks_of_a_lost_node_are_read_and_computed_again_or_gone(cluster: Any,
 
     cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
 
-    with pytest.raises(TensorGone, match=rf"the chunk \[{rows[0]}:{rows[0] + 2},0:512,0:512\] .* lay on node") as raised:
+    with pytest.raises(
+        TensorGone, match=rf"the chunk \[{rows[0]}:{rows[0] + 2},0:512,0:512\] .* lay on node"
+    ) as raised:
         own[rows[0]]
     print(f"\n{raised.value}")
     assert raised.value.extra == {"reason": "lost", "box": f"{rows[0]}:{rows[0] + 2},0:512,0:512", "node": lost}
     np.testing.assert_array_equal(own[there[0]], x[there[0]])
     np.testing.assert_array_equal(read.get(), x)
     np.testing.assert_array_equal(made.get(), -x)
-    with pytest.raises(TensorGone, match="'output' of Neg-13 cannot be computed again .* that was put lay on node"):
+    with pytest.raises(TensorGone, match=r"'output' of Neg-13 cannot be computed again .* that was put lay on node"):
         read_of_own.get()
     with pytest.raises(TensorGone, match="that was put"):
         distributed.run(OnnxNode.of("Abs", {"X": own}, opset=13), own, keep=True, chunk_bytes=2 << 20)

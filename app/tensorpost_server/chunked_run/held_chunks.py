@@ -7,6 +7,7 @@ it, and Ray makes it again from what the task was given if its node is lost. Wha
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ class HeldChunks:
         chunks: the cut.
         origin: where the elements come from, for messages: `put` and the like.
         advice: what to do if they are lost.
-        sources: what the tasks were given and Ray needs to make a chunk again; they live as long as this.
+        sources: held arrays that the tasks read, for messages: what Ray needs to make a chunk again, it keeps.
 
     Attributes:
         chunks: the cut.
@@ -46,8 +47,9 @@ class HeldChunks:
         nodes: where each was made first.
     """
 
-    def __init__(self, chunks: Chunks, origin: str, advice: str, sources: Sequence[Any] = ()) -> None:
-        self.chunks, self.origin, self._advice, self._sources = chunks, origin, advice, [*sources]
+    def __init__(self, chunks: Chunks, origin: str, advice: str, sources: Sequence[HeldChunks] = ()) -> None:
+        self.chunks, self.origin, self._advice = chunks, origin, advice
+        self._sources = [*map(weakref.ref, sources)]
         self.refs: list[Any] = [None] * len(chunks)
         self.nodes = [""] * len(chunks)  # where each was made
         self._deleted = ""
@@ -139,7 +141,7 @@ class HeldChunks:
         """Free the chunks; again, nothing."""
         if not self._deleted:
             self._deleted = _clock()
-            self.refs, self._sources = [], []
+            self.refs = []
 
     def check(self) -> None:
         """Refuse to go on with an array that was deleted.
@@ -163,8 +165,8 @@ class HeldChunks:
         known = {each.hex(): index for index, each in enumerate(self.refs)}
         if ref in known:
             return self._gone_chunk(known[ref], error)
-        for each in self._sources:
-            if isinstance(each, HeldChunks) and (found := each.gone(ref, error)) is not None:
+        for source in self._sources:
+            if (each := source()) is not None and (found := each.gone(ref, error)) is not None:
                 detail = f"the held array {self.origin} cannot be computed again where it was lost: {found.detail}"
                 return TensorGone(detail, extra=found.extra)
         return None

@@ -72,7 +72,7 @@ def run(
         each if isinstance(each, HeldChunks) else ray.put(np.frombuffer(each, np.uint8)) for each in inputs
     ]  # once for each machine, in shared memory
     kept = [
-        HeldChunks(each, f"{slot.name!r} of {plan.operator}", "What it was computed from is gone, too", given)
+        HeldChunks(each, f"{slot.name!r} of {plan.operator}", "Compute it again", [*held.values()])
         for each, slot in zip(outputs, plan.outputs, strict=True)
     ]
     placement = Placement() if keep else None

@@ -60,11 +60,11 @@ def part_form(step: PlanStep, box: Box, output: int = 0) -> PartForm | None:
             ])  # fmt: skip
             reads = form.reads(lines)
             inside = [(start - low, stop - low) for (start, stop), (low, _) in zip(box, lines, strict=True)]
-            return _of(_through(form, lines), reads, lines, tuple(inside))
+            return _of(form.through(lines), reads, lines, tuple(inside))
         case FusedLines() if form.lines.reduction:
             return _of(replace(form, lines=form.lines.through(box)), form.reads(box), box)
         case SqueezedLines(Lines() as lines):
-            return _of(SqueezedLines(_through(lines, form.with_axes(box))), form.reads(box), box)
+            return _of(SqueezedLines(lines.through(form.with_axes(box))), form.reads(box), box)
         case SqueezedLines(FusedLines() as fused):
             local = replace(fused, lines=fused.lines.through(form.with_axes(box)))
             return _of(SqueezedLines(local), form.reads(box), box)
@@ -78,12 +78,6 @@ def _of(form: Form, reads: Sequence[Box | None], box: Box, inside: Box | None = 
     parts = [read for read in reads if read is not None]
     sizes = tuple(extents(box))
     return PartForm(form, tuple(parts), sizes, inside or whole_box(sizes)) if len(parts) == len(reads) else None
-
-
-def _through(lines: Lines, box: Box) -> Lines:
-    """The form of the lines through a box, of which the other inputs are parts, too."""
-    others = [tuple(extents(read)) for read in lines.reads(box)[1:] if read is not None]
-    return replace(lines.through(box), others=tuple(others))
 
 
 def _resampled(form: Separable | OnnxResize, read: Sequence[int], box: Box, made: Sequence[int]) -> PartForm:
