@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from tensorpost.values.graph import NodeOutput
 from tensorpost.values.layout import Layout
 from tensorpost.values.tensor_box import box_ranges
 from tensorpost_server.backends import load_backend
+from tensorpost_server.chunked_run import graph_part
 from tensorpost_server.chunked_run.chunks import Chunks, aligned_shape, chunk_shape, indices
 from tensorpost_server.chunked_run.graph_part import GraphPart, InputPart, parts_read
+from tensorpost_server.forms import Box, extents
 from tensorpost_server.planning import Plan, make_plan
 
 
@@ -63,19 +66,27 @@ def test_chunks_have_whole_chunks_of_a_store() -> None:
     assert aligned_shape((0, 5), 4, 1 << 20, (1, 5)) == (1, 5)
 
 
-def in_parts(device: Any, plan: Plan, arrays: Sequence[NDArray[Any]], wanted: NodeOutput, chunk_bytes: int) -> Any:
+def in_parts(
+    device: Any,
+    plan: Plan,
+    arrays: Sequence[NDArray[Any]],
+    wanted: NodeOutput,
+    chunk_bytes: int,
+    *,
+    sparse: bool = True,
+) -> Any:
     """An output, each chunk from nothing but what it reads; and how many bytes the largest part had."""
     layout = plan.steps[wanted.node].outputs[wanted.index].layout
     chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, chunk_bytes))
     out, largest = np.zeros(layout.sizes, layout.data_type.dtype), 0
     for box in map(chunks.box, range(len(chunks))):
-        reads = parts_read(plan, wanted, box, range(len(arrays)))
+        reads = parts_read(plan, wanted, box, range(len(arrays)), sparse=sparse)
         inputs: list[InputPart] = []
         for place, x in enumerate(arrays):
             part = reads[place].box if place in reads else ((0, 0),) * x.ndim
             inputs.append(InputPart(x[indices(part)].copy(), part, x.shape))
             largest = max(largest, inputs[-1].array.nbytes)
-        out[indices(box)] = GraphPart(device, plan, inputs).compute(wanted, box)
+        out[indices(box)] = GraphPart(device, plan, inputs, sparse=sparse).compute(wanted, box)
     return out, largest
 
 
@@ -109,7 +120,10 @@ def opened(backend: str) -> Any:
         ("Softmax", {"input": X}, {"axis": 0}, 1),
         ("CumSum", {"x": X, "axis": 1}, {}, 1 / 12),
         ("Resize", {"X": X, "scales": [1, 1, 2.5]}, {"mode": "linear"}, 1 / 12),
-        ("Resize", {"X": X, "scales": [1, 2, 2]}, {"mode": "cubic"}, 1 / 12),
+        ("Resize", {"X": X, "scales": [1, 2, 2]}, {"mode": "cubic"}, 9 / 10 / 12),
+        ("Resize", {"X": X, "scales": [2, 1, 1]}, {"mode": "linear"}, 2 / 12),
+        ("Resize", {"X": X, "scales": [2, 2, 2]}, {"mode": "nearest"}, 1 / 12),
+        ("Resize", {"X": X, "scales": [0.5, 0.5, 1]}, {"mode": "linear", "antialias": 1}, 5 / 12),
     ],
 )
 def test_operators_read_parts(
@@ -132,6 +146,43 @@ def test_operators_read_parts(
     else:
         np.testing.assert_array_equal(found, expected)
     assert largest <= round(X.nbytes * part)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("scales", [(1, 1, 2.5), (2, 1, 1), (1.5, 2, 3), (0.5, 0.3, 1)])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resampling_reads_nothing_but_its_part(
+    backend: str, scales: tuple[float, ...], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies around the part is NaN here, and nothing on a cluster; a device is given whole axes instead."""
+    around = graph_part._around_part
+
+    def of_nan(part: NDArray[Any], box: Box, seen: Box) -> NDArray[Any]:
+        array = np.full(extents(seen), np.nan, part.dtype)
+        inside = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, seen, strict=True)]
+        array[tuple(inside)] = part
+        assert np.array_equal(around(part, box, seen)[tuple(inside)], part)
+        return array
+
+    monkeypatch.setattr(graph_part, "_around_part", of_nan)
+    plan = make_plan(OnnxNode.of("Resize", {"X": X, "scales": scales}, opset=18, mode=mode), 1 << 20)
+    device, (slot,) = opened(backend), plan.outputs
+    run = device.start(plan, [X.reshape(-1).view(np.uint8).data])
+    expected = np.frombuffer(run.compute(0), np.float32).reshape(slot.layout.sizes)
+
+    for sparse in (True, False):
+        found, _ = in_parts(device, plan, [X], NodeOutput(0, 0), 128, sparse=sparse)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_an_array_of_which_a_part_is_there_takes_the_memory_of_the_part() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+    array = graph_part._around_part(
+        np.ones((1, 1 << 20), np.float32), ((99, 100), (0, 1 << 20)), ((0, 1 << 18), (0, 1 << 20))
+    )
+    assert array.nbytes == 1 << 40
+    assert array[99].all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (64 << 10)
 
 
 def test_a_normalization_reads_the_parts_of_its_scale_that_belong_to_its_lines() -> None:

@@ -5,7 +5,10 @@ Run where ray is installed (`make ray-test`); skipped elsewhere. The figures tha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.processes import descendants
 
 from tensorpost import Progress, distributed
 from tensorpost.distributed import HeldArray
@@ -70,6 +74,15 @@ def held(cluster: Any) -> Iterator[HeldArray]:
     with distributed.put(volume, chunk_bytes=CHUNK) as array:
         assert volume.most == 10, "more than a chunk was asked for at once"
         yield array
+
+
+def peaks(found: dict[int, int]) -> None:
+    """Note the most resident bytes that each process of a task has had, by its id."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+                (most,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                found[pid] = int(most) << 10
 
 
 def places(array: HeldArray) -> list[tuple[str, ...]]:
@@ -157,6 +170,22 @@ def test_an_output_that_is_kept_lies_where_its_input_does_and_is_an_input_again(
             np.testing.assert_array_equal(turned[3, :, ::2], Volume()[:, ::2, 103])
 
 
+def test_resampling_reads_no_more_than_it_needs_and_its_tasks_hold_chunks(held: HeldArray) -> None:
+    """Each plane is the mean of two; an axis that is resampled is read in parts, too."""
+    resident: dict[int, int] = {}
+
+    def progress(_: Progress) -> None:
+        peaks(resident)
+
+    node = OnnxNode.of("Resize", {"X": held, "scales": [0.5, 1, 1]}, opset=19, mode="linear")
+    with distributed.run(node, held, keep=True, chunk_bytes=CHUNK, backend="numpy", progress=progress) as means:
+        assert means.shape == (75, 512, 512)
+        assert means.chunks == (5, 512, 512)  # of which each reads ten planes
+        assert all(np.array_equal(means[row], plane(2 * row) + 0.5) for row in range(75))
+    print(f"\nMiB that {len(resident)} processes of tasks had resident: {sorted(n >> 20 for n in resident.values())}")
+    assert max(resident.values()) < 300 << 20
+
+
 def test_what_needs_too_much_of_a_held_array_is_refused_before_anything_is_computed(
     held: HeldArray, tmp_path: Path
 ) -> None:
@@ -193,6 +222,19 @@ def test_what_was_deleted_is_gone(cluster: Any) -> None:
         with pytest.raises(TensorGone, match=r"was deleted at \d\d:\d\d:\d\d UTC; .*put the array again") as raised:
             read()
         assert raised.value.extra["reason"] == "deleted"
+
+
+def test_the_lines_of_the_page(cluster: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "read_zarr" in text]
+    x = np.arange(4 * 3 * 50, dtype=np.float32).reshape(4, 3, 50)
+    zarr.create_array(tmp_path / "scan.zarr", data=x, chunks=(1, 3, 50))
+    np.save(tmp_path / "mask.npy", np.full(x.shape, 2, np.float32))
+    names: dict[str, Any] = {}
+    exec(block.replace("/shared/", f"{tmp_path}/"), names)
+
+    np.testing.assert_array_equal(names["middle"], 2 * x[:, 1])
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "masked.zarr")[:], 2 * x)
 
 
 # ---- a lost node -----------------------------------------------------------------------------------------------------

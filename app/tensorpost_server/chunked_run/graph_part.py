@@ -6,6 +6,8 @@ An input may be there in part. Which part a box of an output needs is known befo
 from __future__ import annotations
 
 import math
+import mmap
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +24,8 @@ from ..forms import Box, Pointwise, extents, whole_box
 from ..planning import Plan, PlanStep
 from .chunks import dtype_of, indices, piece_of
 from .part_forms import PartForm, part_form
+
+_MAP_NORESERVE = 0x4000  # of Linux; Python has no name for it before 3.13
 
 
 def _reads_same_box(step: PlanStep, source: Layout) -> bool:
@@ -108,7 +112,9 @@ class PartRead:
     reader: PlanStep
 
 
-def parts_read(plan: Plan, wanted: NodeOutput, box: Box, inputs: Collection[int]) -> dict[int, PartRead]:
+def parts_read(
+    plan: Plan, wanted: NodeOutput, box: Box, inputs: Collection[int], *, sparse: bool = False
+) -> dict[int, PartRead]:
     """The parts of some inputs that a box of an output depends on; those that it does not read are left out.
 
     Args:
@@ -116,12 +122,13 @@ def parts_read(plan: Plan, wanted: NodeOutput, box: Box, inputs: Collection[int]
         wanted: the output of a step.
         box: coordinates that are one run of the output's bytes.
         inputs: the places of the inputs.
+        sparse: see `part_form`.
     """
     found: dict[int, PartRead] = {}
     in_full = _needed_whole(plan)
     for ref in _reached(plan, wanted)[0]:
         step = plan.steps[ref.node]
-        part = None if ref.node in in_full else part_form(step, box, ref.index)
+        part = None if ref.node in in_full else part_form(step, box, ref.index, sparse=sparse)
         for place, source in enumerate(step.sources):
             if not isinstance(source, GraphInput) or source.index not in inputs:
                 continue
@@ -181,6 +188,17 @@ class InputPart:
         ]))]  # fmt: skip
 
 
+def _around_part(part: NDArray[Any], box: Box, seen: Box) -> NDArray[Any]:
+    """An array of more coordinates than those of a part, of which only the pages of the part take memory."""
+    size, flags = math.prod(extents(seen)) * part.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, size, flags=flags | (_MAP_NORESERVE if sys.platform == "linux" else 0))
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    array = np.frombuffer(memory, part.dtype).reshape(extents(seen))
+    array[tuple([slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, seen, strict=True)])] = part
+    return array
+
+
 class GraphPart:
     """Computes boxes of a plan's outputs: element-wise steps and what they read box by box, what others read in full.
 
@@ -188,10 +206,11 @@ class GraphPart:
         device: computes the steps.
         plan: the plan, of a graph or of one operator, with packed inputs.
         inputs: its inputs, or the parts of them that `parts_read` names.
+        sparse: see `part_form`; only for a device that reads ordinary memory where it is.
     """
 
-    def __init__(self, device: RunDevice, plan: Plan, inputs: Sequence[InputPart]) -> None:
-        self._device, self._plan, self._inputs = device, plan, inputs
+    def __init__(self, device: RunDevice, plan: Plan, inputs: Sequence[InputPart], *, sparse: bool = False) -> None:
+        self._device, self._plan, self._inputs, self._sparse = device, plan, inputs, sparse
         self._constants = [slot.layout.view(memoryview(data)) for slot, data in plan.graph.constants]
         self._whole: dict[NodeOutput, NDArray[Any]] = {}
         self._parts: dict[NodeOutput, NDArray[Any]] = {}
@@ -211,7 +230,7 @@ class GraphPart:
                     made = self._all_outputs(step)
                     self._whole |= {NodeOutput(ref.node, index): array for index, array in enumerate(made)}
             elif isinstance(step.form, Pointwise) or self._reads_parts(step):
-                part = part_form(step, box, ref.index)
+                part = part_form(step, box, ref.index, sparse=self._sparse)
                 assert part is not None, f"{step.name} reads whole inputs"
                 self._parts[ref] = self._compute_part(step, part)
             else:
@@ -229,13 +248,14 @@ class GraphPart:
 
     def _operands(self, step: PlanStep, part: PartForm) -> Iterator[NDArray[Any]]:
         """What a form of a part reads."""
-        for source, layout, read in zip(step.sources, step.operands, part.reads, strict=True):
+        for source, layout, read, seen in zip(step.sources, step.operands, part.reads, part.seen, strict=True):
             if isinstance(source, NodeOutput) and source in self._parts:
                 yield self._parts[source]  # which is this box
             elif isinstance(source, GraphInput) and not self._inputs[source.index].is_whole:
-                yield self._inputs[source.index].taken(read)
+                taken = self._inputs[source.index].taken(read)
+                yield taken if read == seen else _around_part(taken, read, seen)
             else:
-                yield as_operand(np, self._in_full(source), layout)[indices(read)]
+                yield as_operand(np, self._in_full(source), layout)[indices(seen)]
 
     def _in_full(self, source: Ref) -> NDArray[Any]:
         """A tensor that is there as a whole."""

@@ -28,6 +28,7 @@ from .graph_part import GraphPart, InputPart, check_packed, check_whole, parts_r
 from .held_chunks import HeldChunks, lost_as_gone
 
 _NAME_IN_STORE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")  # of an array below a group, on any file system
+_IN_PLACE = ("auto", "numba", "numpy")  # backends that read ordinary memory where it is
 
 JobInput: TypeAlias = memoryview | HeldChunks
 """The bytes of an input, or an array that the cluster holds."""
@@ -60,7 +61,9 @@ def run(
         check_packed(plan)
     if not plan.checked_inputs & held.keys():  # otherwise each task checks the indices that it reads
         plan.check_indices(inputs)
-    outputs = [_chunks(plan, output, chunk_bytes, held) for output in range(len(plan.outputs))]
+    outputs = [
+        _chunks(plan, output, chunk_bytes, held, sparse=backend in _IN_PLACE) for output in range(len(plan.outputs))
+    ]
     targets = _targets(plan, store)
     ray = connected_ray()
     for chunks, target in zip(outputs, targets, strict=True):
@@ -94,7 +97,7 @@ def run(
         for output, (chunks, target) in enumerate(zip(outputs, targets, strict=True)):
             parts: list[tuple[Box, Any]] = []
             for index in range(len(chunks)):
-                read, refs, node = _inputs_of(plan, output, chunks.box(index), given, held)
+                read, refs, node = _inputs_of(plan, output, chunks.box(index), given, held, backend)
                 chunk = _ChunkTask(computed, chunk_bytes, output, chunks.shape, index, backend, target, read)
                 if placement is not None:
                     where = {"num_returns": 2, **placement.next(chunks.bytes(index), node), **options}
@@ -149,10 +152,10 @@ def _plan(computed: Graph | Operation, chunk_bytes: int) -> Plan:
         raise InvalidParameter(
             f"{plan.operator} cannot be distributed: it must have one output, packed, of which parts can be computed"
         )
-    return replace(plan, slices=_chunks(plan, 0, chunk_bytes, {}))  # pyright: ignore[reportArgumentType] # as much of Slices as backends use
+    return replace(plan, slices=_chunks(plan, 0, chunk_bytes, {}, sparse=False))  # pyright: ignore[reportArgumentType] # as much of Slices as backends use
 
 
-def _chunks(plan: Plan, output: int, chunk_bytes: int, held: Mapping[int, HeldChunks]) -> Chunks:
+def _chunks(plan: Plan, output: int, chunk_bytes: int, held: Mapping[int, HeldChunks], *, sparse: bool) -> Chunks:
     """The cut of an output: chunks of as many bytes as allowed, of which none reads more of a held input.
 
     Raises:
@@ -161,7 +164,7 @@ def _chunks(plan: Plan, output: int, chunk_bytes: int, held: Mapping[int, HeldCh
     layout, size = plan.outputs[output].layout, chunk_bytes
     while True:
         chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, size))
-        too_much = _reads_too_much(plan, output, chunks, chunk_bytes, held) if held else None
+        too_much = _reads_too_much(plan, output, chunks, chunk_bytes, held, sparse=sparse) if held else None
         if too_much is None:
             return chunks
         if math.prod(chunks.shape) == 1:
@@ -170,11 +173,12 @@ def _chunks(plan: Plan, output: int, chunk_bytes: int, held: Mapping[int, HeldCh
 
 
 def _reads_too_much(
-    plan: Plan, output: int, chunks: Chunks, chunk_bytes: int, held: Mapping[int, HeldChunks]
+    plan: Plan, output: int, chunks: Chunks, chunk_bytes: int, held: Mapping[int, HeldChunks], *, sparse: bool
 ) -> str | None:
     """What to say of the first chunk that reads more than `chunk_bytes` of a held input; None if none does."""
     for index in range(len(chunks)):
-        for place, read in parts_read(plan, plan.output_sources[output], chunks.box(index), held.keys()).items():
+        wanted, box = plan.output_sources[output], chunks.box(index)
+        for place, read in parts_read(plan, wanted, box, held.keys(), sparse=sparse).items():
             slot = plan.graph.inputs[place]
             size = bytes_of(slot.layout, read.box)
             if size > chunk_bytes:
@@ -217,14 +221,15 @@ class _ChunkTask:
 
 
 def _inputs_of(
-    plan: Plan, output: int, box: Box, given: Sequence[Any], held: Mapping[int, HeldChunks]
+    plan: Plan, output: int, box: Box, given: Sequence[Any], held: Mapping[int, HeldChunks], backend: str
 ) -> tuple[tuple[_Part | None, ...], list[Any], str]:
     """What a task that computes a box is given: of each held input what it reads, as references of pieces.
 
     Returns:
         The parts, the references, and the node on which the chunk with the largest piece was made.
     """
-    reads = parts_read(plan, plan.output_sources[output], box, held.keys()) if held else {}
+    wanted, sparse = plan.output_sources[output], backend in _IN_PLACE
+    reads = parts_read(plan, wanted, box, held.keys(), sparse=sparse) if held else {}
     parts: list[_Part | None] = []
     refs: list[Any] = []
     most, node = 0, ""
@@ -280,7 +285,9 @@ def _compute(chunk: _ChunkTask, *arrays: NDArray[Any]) -> NDArray[Any] | None:
         raise InvalidParameter(f"the backend {device.name} cannot run {plan.operator} exactly: {refused}")
     if plan.is_graph or any(chunk.parts):
         inputs = [*_input_parts(plan, chunk.parts, arrays)]
-        out = GraphPart(device, plan, inputs).compute(plan.output_sources[chunk.output], box)
+        out = GraphPart(device, plan, inputs, sparse=chunk.backend in _IN_PLACE).compute(
+            plan.output_sources[chunk.output], box
+        )
     else:
         computing = device.start(plan, [view.data for view in arrays])
         try:
