@@ -162,7 +162,7 @@ class InputPart:
     Attributes:
         array: the elements.
         box: their coordinates.
-        sizes: of the whole input.
+        sizes: the sizes of the whole input.
     """
 
     array: NDArray[Any]

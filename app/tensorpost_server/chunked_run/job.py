@@ -191,7 +191,7 @@ def _reads_too_much(
     return None
 
 
-_Part: TypeAlias = tuple[Box, tuple[tuple[slice, ...], ...]]
+_Pieces: TypeAlias = tuple[Box, tuple[tuple[slice, ...], ...]]
 """The box of an input that a task has, and where in it each of its pieces lies."""
 
 
@@ -207,7 +207,7 @@ class _ChunkTask:
         index: which chunk.
         backend: the backend's name.
         store: where to write it; None to give it back.
-        parts: of each input what is there in part; None for one that is there as a whole.
+        parts: what is there of each input, if it is a part; None for a whole input.
     """
 
     computed: Graph | Operation
@@ -217,12 +217,12 @@ class _ChunkTask:
     index: int
     backend: str
     store: str | None
-    parts: tuple[_Part | None, ...]
+    parts: tuple[_Pieces | None, ...]
 
 
 def _inputs_of(
     plan: Plan, output: int, box: Box, given: Sequence[Any], held: Mapping[int, HeldChunks], backend: str
-) -> tuple[tuple[_Part | None, ...], list[Any], str]:
+) -> tuple[tuple[_Pieces | None, ...], list[Any], str]:
     """What a task that computes a box is given: of each held input what it reads, as references of pieces.
 
     Returns:
@@ -230,7 +230,7 @@ def _inputs_of(
     """
     wanted, sparse = plan.output_sources[output], backend in _IN_PLACE
     reads = parts_read(plan, wanted, box, held.keys(), sparse=sparse) if held else {}
-    parts: list[_Part | None] = []
+    parts: list[_Pieces | None] = []
     refs: list[Any] = []
     most, node = 0, ""
     for place, each in enumerate(given):
@@ -306,7 +306,7 @@ def _compute_kept(chunk: _ChunkTask, *arrays: NDArray[Any]) -> tuple[NDArray[Any
     return cast("NDArray[Any]", _compute(chunk, *arrays)), this_node()
 
 
-def _input_parts(plan: Plan, parts: Sequence[_Part | None], arrays: Sequence[NDArray[Any]]) -> Iterator[InputPart]:
+def _input_parts(plan: Plan, parts: Sequence[_Pieces | None], arrays: Sequence[NDArray[Any]]) -> Iterator[InputPart]:
     """The inputs of a plan, put together of their pieces."""
     rest = iter(arrays)
     for slot, part in zip(plan.graph.inputs, parts, strict=True):

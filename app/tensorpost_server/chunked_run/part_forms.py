@@ -20,7 +20,7 @@ class PartForm:
     Attributes:
         form: it computes a tensor of `sizes` from tensors that are the parts.
         reads: the part of each input.
-        sizes: of the only output.
+        sizes: the sizes of the only output.
         box: what is wanted of that output, one run of its bytes.
         seen: the coordinates of each input that the form is given, of which it reads no more than `reads`.
     """
