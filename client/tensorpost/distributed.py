@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .calls.array_like import TensorLike, as_array
 from .calls.caller_arrays import Inputs, RequestTemplate, TensorData, arrays_by_name, request_template, wire_inputs
+from .calls.cuda_arrays import is_on_gpu
 from .calls.graph_calls import GraphDocument, InputValue, graph_request
 from .transport.progress import Progress
 from .values.checks import entries_of, shown, text, whole_number
@@ -179,9 +180,9 @@ def put(
         Unavailable: a node was lost meanwhile.
         ModuleNotFoundError: ray or the server is not installed.
     """
-    array: Any = x if isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape") else as_array("x", x)
-    if isinstance(array, np.ndarray):
-        array = as_array("x", cast("NDArray[Any]", array))
+    given: Any = x
+    in_boxes = isinstance(getattr(x, "dtype", None), np.dtype) and hasattr(x, "shape") and not is_on_gpu(x)
+    array: Any = given if in_boxes and not isinstance(x, np.ndarray) else as_array("x", given)
     try:
         kind = data_type(array.dtype)
     except KeyError:

@@ -155,6 +155,7 @@ def test_a_held_array_that_is_not_the_input_is_refused(inputs: Any, message: str
         (lambda: distributed.put(X, chunks=cast("Any", 6)), r"chunks is 6; it must have a size for each axis"),
         (lambda: distributed.put(X, chunk_bytes=0), r"chunk_bytes is 0"),
         (lambda: distributed.put(np.array(["a"])), r"x is an array of <U1; held arrays are numbers and booleans"),
+        (lambda: distributed.put(np.ma.masked_less(X, 5)), r"x is a masked array"),
         (lambda: distributed.read_zarr(""), r"store is ''; it must be a path or URL"),
         (lambda: held_array((6, 8))[cast("Any", None)], r"box has None"),
         (lambda: held_array((6, 8))[7], r"box has the index 7 for axis 0"),

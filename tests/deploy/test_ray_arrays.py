@@ -21,7 +21,8 @@ from tests.support.processes import descendants
 from tensorpost import Progress, distributed
 from tensorpost.distributed import HeldArray
 from tensorpost.onnx import OnnxNode
-from tensorpost.values.problems import InvalidParameter, TensorGone
+from tensorpost.values.problems import InvalidParameter, TensorGone, Unavailable
+from tensorpost_server.chunked_run import held_chunks
 
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
 zarr: Any = pytest.importorskip("zarr", reason="needs zarr: make ray-test")
@@ -92,6 +93,11 @@ def places(array: HeldArray) -> list[tuple[str, ...]]:
     return [tuple(found[ref]["node_ids"]) for ref in refs]
 
 
+def copied(before: list[tuple[str, ...]], after: list[tuple[str, ...]]) -> list[int]:
+    """The chunks that lie on a node where they did not. Copies that nobody needs, Ray drops when it likes."""
+    return [index for index, (then, now) in enumerate(zip(before, after, strict=True)) if {*now} - {*then}]
+
+
 def test_no_node_has_all_of_an_array_that_was_put(held: HeldArray) -> None:
     assert held.nbytes == 150 << 20 > STORE
     assert (held.shape, held.dtype, held.chunks) == (SIZES, np.float32, (10, 512, 512))
@@ -122,7 +128,7 @@ def test_of_a_box_only_its_elements_travel(held: HeldArray, box: Any, monkeypatc
     expected = Volume()[:, :, :][box]
     np.testing.assert_array_equal(found, expected)
     assert fetched[0] == expected.nbytes
-    assert places(held) == before, "a chunk was copied to another node"
+    assert not copied(before, places(held))
 
 
 def test_all_elements_come_if_they_are_asked_for(held: HeldArray) -> None:
@@ -163,7 +169,7 @@ def test_an_output_that_is_kept_lies_where_its_input_does_and_is_an_input_again(
     with distributed.run(node, held, keep=True, chunk_bytes=1 << 20, backend="numpy") as part:
         assert isinstance(part, HeldArray)
         assert part.shape == (150, 512, 40)
-        assert places(held) == before, "a chunk was copied to another node"
+        assert not copied(before, places(held))
         assert len(part.bytes_by_node()) == 3
         kept = OnnxNode.of("Transpose", {"data": part}, opset=13, perm=[2, 0, 1])
         with distributed.run(kept, part, keep=True, chunk_bytes=1 << 20, backend="numpy") as turned:
@@ -235,6 +241,15 @@ def test_the_lines_of_the_page(cluster: Any, tmp_path: Path) -> None:
 
     np.testing.assert_array_equal(names["middle"], 2 * x[:, 1])
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "masked.zarr")[:], 2 * x)
+
+
+def test_a_process_that_ends_while_an_array_is_put(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(_: Any) -> None:
+        os._exit(1)
+
+    monkeypatch.setattr(held_chunks, "_kept", dies)
+    with pytest.raises(Unavailable, match="ended while the array was put: put it again"):
+        distributed.put(np.zeros((2, 3)), chunks=(1, 3))
 
 
 # ---- a lost node -----------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ from .chunks import Chunks, TakenPart, aligned_shape, chunk_shape, dtype_of, ind
 from .cluster import Placement, TasksInFlight, connected_ray, module, nodes_of, on_node, task, this_node
 
 _DIGITS = 12  # of a node's name in messages
+_MOST_PARTS = 64  # that one task cuts,
+_CUT_BYTES = 4 << 20  # and their bytes, but for the last one
 _CAUSES = 8  # errors of which each was the cause of the one before
 
 
@@ -91,27 +93,41 @@ class HeldChunks:
         out = np.empty([len(each) for each in ranges], dtype_of(self.layout))
         ray = module("ray")
 
-        def ended(ref: Any, target: tuple[slice, ...]) -> None:
-            out[(*target, ...)] = ray.get(ref)
+        def ended(_: Any, pieces: Sequence[tuple[TakenPart, Any]]) -> None:
+            for taken, ref in pieces:
+                out[(*taken.target, ...)] = ray.get(ref)
 
         with lost_as_gone([self]):
             flight = TasksInFlight(ended)
-            for taken, ref in self.cut([*self.chunks.taken(ranges)]):
-                flight.add(ref, taken.target)
+            for pieces in self.cut([*self.chunks.taken(ranges)]):
+                flight.add(pieces[0][1], pieces)
             flight.finish()
         return out.reshape([len(each) for each, is_kept in zip(ranges, kept, strict=True) if is_kept])
 
-    def cut(self, parts: Sequence[TakenPart]) -> Iterator[tuple[TakenPart, Any]]:
-        """Parts of chunks, each with the reference of its elements.
+    def cut(self, parts: Sequence[TakenPart]) -> Iterator[Sequence[tuple[TakenPart, Any]]]:
+        """Parts of chunks, each with the reference of its elements; those that come together are cut by one task.
 
-        When a part is asked for, a task on the chunk's node begins to cut it out; a whole chunk is the part itself.
+        The task begins when its parts are asked for, on the node of the chunks. A whole chunk is the part itself.
         """
+        together: dict[tuple[str, ...], list[TakenPart]] = {}
+        most = _CUT_BYTES // self.layout.data_type.item_size
         where = nodes_of([self.refs[part.index] for part in parts]) if parts else []
         for part, nodes in zip(parts, where, strict=True):
-            ref, sizes = self.refs[part.index], extents(self.chunks.box(part.index))
-            if part.part != tuple([slice(0, size, 1) for size in sizes]):
-                ref = task(_cut, **on_node(nodes)).remote(ref, part.part)
-            yield part, ref
+            sizes = extents(self.chunks.box(part.index))
+            if part.part == tuple([slice(0, size, 1) for size in sizes]):
+                yield [(part, self.refs[part.index])]
+                continue
+            group = together.setdefault(nodes[:1], [])
+            group.append(part)
+            if len(group) == _MOST_PARTS or sum([each.elements for each in group]) > most:
+                yield self._cut(nodes, together.pop(nodes[:1]))
+        for nodes, group in together.items():
+            yield self._cut(nodes, group)
+
+    def _cut(self, nodes: Sequence[str], parts: Sequence[TakenPart]) -> Sequence[tuple[TakenPart, Any]]:
+        cut = task(_cut, num_returns=len(parts), **on_node(nodes))
+        refs = cut.remote([part.part for part in parts], *[self.refs[part.index] for part in parts])
+        return [*zip(parts, refs if len(parts) > 1 else [refs], strict=True)]
 
     def write_zarr(self, store: str | Path) -> Any:
         """Write it as a Zarr array, each chunk from where it lies; the array, opened.
@@ -232,7 +248,7 @@ def put(array: Any, layout: Layout, chunk_bytes: int, chunks: tuple[int, ...] | 
         flight.finish()
     except (ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError) as error:
         raise Unavailable(
-            f"a node was lost while the array was put, with its chunks: put it again ({error})"
+            f"a process of a task, or its node, ended while the array was put: put it again ({error})"
         ) from error
     return held
 
@@ -285,8 +301,9 @@ def _read(store: str, box: Box, dtype: np.dtype[Any]) -> tuple[NDArray[Any], str
     return np.asarray(array[indices(box)], dtype, order="C"), this_node()
 
 
-def _cut(chunk: NDArray[Any], part: tuple[slice, ...]) -> NDArray[Any]:
-    return np.asarray(chunk[(*part, ...)], order="C")
+def _cut(parts: Sequence[tuple[slice, ...]], *chunks: NDArray[Any]) -> NDArray[Any] | Sequence[NDArray[Any]]:
+    cut = [np.asarray(chunk[(*part, ...)], order="C") for part, chunk in zip(parts, chunks, strict=True)]
+    return cut if len(cut) > 1 else cut[0]
 
 
 def _write(chunk: NDArray[Any], store: str, box: Box) -> None:

@@ -240,7 +240,8 @@ def _inputs_of(
             continue
         sizes = held[place].layout.sizes
         read = reads[place].box if place in reads else ((0, 0),) * len(sizes)
-        pieces = [*held[place].cut([*held[place].chunks.taken([range(*span) for span in read])])]
+        cut = held[place].cut([*held[place].chunks.taken([range(*span) for span in read])])
+        pieces = [piece for together in cut for piece in together]
         parts.append((read, tuple([taken.target for taken, _ in pieces])))
         refs += [ref for _, ref in pieces]
         for taken, _ in pieces:
