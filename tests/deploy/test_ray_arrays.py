@@ -176,6 +176,14 @@ def test_an_output_that_is_kept_lies_where_its_input_does_and_is_an_input_again(
             np.testing.assert_array_equal(turned[3, :, ::2], Volume()[:, ::2, 103])
 
 
+def test_without_a_store_the_chunks_that_are_computed_of_a_held_array_are_references(held: HeldArray) -> None:
+    node = OnnxNode.of("Slice", {"data": held, "starts": [70, 0, 0], "ends": [90, 2, 512]}, opset=13)
+    parts = distributed.run(node, {"data": held}, chunk_bytes=40 << 10, backend="numpy")
+
+    assert [box[0] for box, _ in parts] == [(row, row + 10) for row in (0, 10)]
+    np.testing.assert_array_equal(np.concatenate(ray.get([ref for _, ref in parts])), Volume()[70:90, :2, :])
+
+
 def test_resampling_reads_no_more_than_it_needs_and_its_tasks_hold_chunks(held: HeldArray) -> None:
     """Each plane is the mean of two; an axis that is resampled is read in parts, too."""
     resident: dict[int, int] = {}

@@ -25,7 +25,7 @@ from ..planning import Plan, PlanStep
 from .chunks import dtype_of, indices, piece_of
 from .part_forms import PartForm, part_form
 
-_MAP_NORESERVE = 0x4000  # of Linux; Python has no name for it before 3.13
+_MAP_NORESERVE = 0x4000  # of Linux; Python 3.11 has no name for it
 
 
 def _reads_same_box(step: PlanStep, source: Layout) -> bool:
