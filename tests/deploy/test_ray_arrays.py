@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -271,12 +272,18 @@ def test_chunks_of_a_lost_node_are_read_and_computed_again_or_gone(cluster: Any,
     read = distributed.read_zarr(tmp_path / "x", chunk_bytes=2 << 20)
     made = distributed.run(OnnxNode.of("Neg", {"X": read}, opset=13), read, keep=True, chunk_bytes=2 << 20)
     read_of_own = distributed.run(OnnxNode.of("Neg", {"X": own}, opset=13), own, keep=True, chunk_bytes=2 << 20)
+    deleted = distributed.put(x, chunk_bytes=2 << 20)
+    read_of_deleted = distributed.run(OnnxNode.of("Neg", {"X": own}, opset=13), deleted, keep=True, chunk_bytes=2 << 20)
+    deleted.delete()
+    zarr.create_array(tmp_path / "removed", data=x, chunks=(1, 512, 512))
+    removed = distributed.read_zarr(tmp_path / "removed", chunk_bytes=2 << 20)
+    shutil.rmtree(tmp_path / "removed")
     lost = cluster.extra[-1].node_id
     rows = [2 * index for index, nodes in enumerate(places(own)) if nodes == (lost,)]
     there = [2 * index for index, nodes in enumerate(places(own)) if lost not in nodes]
     assert rows
     assert there
-    for array in (read, made, read_of_own):
+    for array in (read, made, read_of_own, read_of_deleted, removed):
         assert lost in array.bytes_by_node()
 
     cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
@@ -292,5 +299,9 @@ def test_chunks_of_a_lost_node_are_read_and_computed_again_or_gone(cluster: Any,
     np.testing.assert_array_equal(made.get(), -x)
     with pytest.raises(TensorGone, match=r"'output' of Neg-13 cannot be computed again .* that was put lay on node"):
         read_of_own.get()
+    with pytest.raises(TensorGone, match=r"'output' of Neg-13 was lost, and what it was computed from was deleted"):
+        read_of_deleted.get()
+    with pytest.raises(TensorGone, match=r"removed was lost, and making it again failed .* does not exist\. Read the"):
+        removed.get()
     with pytest.raises(TensorGone, match="that was put"):
         distributed.run(OnnxNode.of("Abs", {"X": own}, opset=13), own, keep=True, chunk_bytes=2 << 20)

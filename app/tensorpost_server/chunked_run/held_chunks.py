@@ -45,12 +45,13 @@ class HeldChunks:
     Attributes:
         chunks: the cut.
         origin: see above.
+        advice: see above.
         refs: the chunks.
         nodes: where each was made first.
     """
 
     def __init__(self, chunks: Chunks, origin: str, advice: str, sources: Sequence[HeldChunks] = ()) -> None:
-        self.chunks, self.origin, self._advice = chunks, origin, advice
+        self.chunks, self.origin, self.advice = chunks, origin, advice
         self._sources = [*map(weakref.ref, sources)]
         self.refs: list[Any] = [None] * len(chunks)
         self.nodes = [""] * len(chunks)  # where each was made
@@ -97,7 +98,7 @@ class HeldChunks:
             for taken, ref in pieces:
                 out[(*taken.target, ...)] = ray.get(ref)
 
-        with lost_as_gone([self]):
+        with lost_as_gone([self], computes=False):
             flight = TasksInFlight(ended)
             for pieces in self.cut([*self.chunks.taken(ranges)]):
                 flight.add(pieces[0][1], pieces)
@@ -167,7 +168,7 @@ class HeldChunks:
         """
         if self._deleted:
             raise TensorGone(
-                f"the held array {self.origin} was deleted at {self._deleted}; {self._advice}",
+                f"the held array {self.origin} was deleted at {self._deleted}; {self.advice}",
                 extra={"reason": "deleted"},
             )
 
@@ -195,15 +196,22 @@ class HeldChunks:
                 reason = each["DeathReasonMessage"] or "the cluster says no reason"
                 why = f"lay on node {node[:_DIGITS]} ({each['NodeManagerAddress']}), which was lost ({reason})"
         return TensorGone(
-            f"the chunk [{box}] of the held array {self.origin} {why}, as was found at {_clock()}. {self._advice}",
+            f"the chunk [{box}] of the held array {self.origin} {why}, as was found at {_clock()}. {self.advice}",
             extra={"reason": "lost", "box": box, "node": node},
         )
 
 
 @contextmanager
-def lost_as_gone(arrays: Sequence[HeldChunks]) -> Generator[None]:
-    """Raise `TensorGone` where Ray says that a chunk of one of these arrays is lost."""
+def lost_as_gone(arrays: Sequence[HeldChunks], *, computes: bool = True) -> Generator[None]:
+    """Raise `TensorGone` where Ray says that a chunk of one of these arrays is lost.
+
+    Args:
+        arrays: what is read.
+        computes: whether tasks may fail for other reasons; otherwise one that fails could not make a chunk again.
+    """
     ray = module("ray")
+    names = " or ".join(dict.fromkeys([each.origin for each in arrays]))
+    lost = f"a chunk of the held array {names} was lost, and"
     try:
         yield
     except ray.exceptions.ObjectLostError as error:
@@ -214,13 +222,14 @@ def lost_as_gone(arrays: Sequence[HeldChunks]) -> Generator[None]:
             if found:
                 raise found[0] from error
             cause = getattr(cause, "cause", None) or getattr(cause, "__cause__", None)
-        # A chunk of an array that was deleted, and that others were computed from.
-        names = " or ".join(dict.fromkeys([each.origin for each in arrays]))
-        raise TensorGone(
-            f"a chunk of the held array {names} was lost, and what it was computed from is gone, as was found at "
-            f"{_clock()}: {str(error).strip().splitlines()[-1]}",
-            extra={"reason": "lost"},
-        ) from error
+        # Of an array that was deleted, and that one of these was computed from.
+        detail = f"{lost} what it was computed from was deleted and is lost, too, as was found at {_clock()}"
+        raise TensorGone(f"{detail}; compute it again", extra={"reason": "lost"}) from error
+    except ray.exceptions.RayTaskError as error:
+        if computes:
+            raise
+        detail = f"{lost} making it again failed at {_clock()}: {error.cause}"
+        raise TensorGone(f"{detail}. {arrays[0].advice}", extra={"reason": "lost"}) from error
 
 
 def _clock() -> str:
