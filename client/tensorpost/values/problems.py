@@ -512,7 +512,10 @@ class TensorNotFound(NotFound):
 
 
 class TensorGone(TensorNotFound):
-    """The server has freed this tensor, or has restarted. `extra["reason"]`: deleted, idle, expired or restarted."""
+    """The server has freed this tensor, or has restarted. `extra["reason"]`: deleted, idle, expired or restarted.
+
+    Of an array that a Ray cluster holds also lost: a node was, and with it chunks that nothing can make again.
+    """
 
     code = "tensor-gone"
     title = "This held tensor is no longer there"
