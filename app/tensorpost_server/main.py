@@ -99,7 +99,7 @@ def open_pool(
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
         directml_debug=settings.directml_debug,
         directml_seconds=settings.directml_seconds,
-        place=group.place,
+        place=group.place % group.processes,  # a successor has the devices of the process that it replaces
         processes=group.processes,
     )
     return Pool.open(

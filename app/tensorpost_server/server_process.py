@@ -20,6 +20,8 @@ from .shared.process_group import ProcessGroup
 
 __all__ = ["main"]
 
+_log = logging.getLogger("tensorpost_server.server_process")  # this module is called __main__
+
 
 def main() -> None:
     """Serve until told to stop.
@@ -33,7 +35,8 @@ def main() -> None:
     try:
         _serve(said)
     except TensorpostError as error:
-        _tell(ready, error.to_problem())
+        if not _tell(ready, error.to_problem()):
+            _log.critical("%s", error.detail)
         sys.exit(1)
     except Exception as error:
         _tell(ready, {"detail": f"{type(error).__name__}: {error}"})
@@ -62,13 +65,18 @@ def _serve(said: dict[str, Any]) -> None:
     address = address_of(listener.socket, tls=settings.tls_certificate is not None)
     server = Server(uvicorn_config(app, choose_protocol(settings), said["log_level"]), app, address, when_ready)
     created.state.service.end = server.end
-    logging.getLogger(__name__).debug("the process at place %d serves %s", group.place, address)
+    _log.debug("the process at place %d serves %s", group.place, address)
     server.run_until_stopped(listener)
     group.release()
 
 
-def _tell(descriptor: int, line: dict[str, Any]) -> None:
-    os.write(descriptor, json.dumps(line).encode() + b"\n")
+def _tell(descriptor: int, line: dict[str, Any]) -> bool:
+    """Write a line for the supervisor; False if it has heard already that the process is ready, or has ended."""
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
