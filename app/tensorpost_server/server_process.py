@@ -17,6 +17,7 @@ from tensorpost.values.problems import TensorpostError
 from .listener import Listener, address_of
 from .setting_errors import read_settings
 from .shared.process_group import ProcessGroup
+from .shared.shared_folder import SharedFolder
 
 __all__ = ["main"]
 
@@ -52,7 +53,8 @@ def _serve(said: dict[str, Any]) -> None:
     settings = read_settings(**said["chosen"])
     begin_log(settings, said["log_level"])
     grpc = None if said["grpc"] is None else socket.socket(fileno=said["grpc"])
-    group = ProcessGroup.join(Path(said["folder"]), said["place"], said["processes"], grpc)
+    folder = SharedFolder(Path(said["folder"]))
+    group = ProcessGroup.join(folder.path, said["place"], said["processes"], grpc)
     listener = Listener(settings, socket.socket(fileno=said["listener"]))
     created = create_app(settings, group)
     app = GuardedApplication(created)
@@ -63,11 +65,12 @@ def _serve(said: dict[str, Any]) -> None:
         _tell(said["ready"], {})
 
     address = address_of(listener.socket, tls=settings.tls_certificate is not None)
-    server = Server(uvicorn_config(app, choose_protocol(settings), said["log_level"]), app, address, when_ready)
+    server = Server(
+        uvicorn_config(app, choose_protocol(settings), said["log_level"]), app, address, when_ready, folder.release
+    )
     created.state.service.end = server.end
     _log.debug("the process at place %d serves %s", group.place, address)
     server.run_until_stopped(listener)
-    group.release()
 
 
 def _tell(descriptor: int, line: dict[str, Any]) -> bool:

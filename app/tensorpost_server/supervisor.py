@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -24,10 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensorpost.values.problems import ServerFault, from_problem
+from tensorpost.values.problems import ServerFault, TensorpostError, from_problem
 
 from .shared.process_group import ProcessGroup, places_of
-from .shared.shared_folder import make_shared_folder, remove_shared_folder
+from .shared.shared_folder import SharedFolder
 
 _RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """How long a process waits that ended by itself, one time after the other; from the start when it has run a minute."""
@@ -94,9 +93,9 @@ class Supervisor:
         self._processes, self._listener, self._grpc = processes, listener, grpc
         self._chosen = {name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()}
         self._log_level, self._drain_seconds, self._announce = log_level, drain_seconds, announce
-        self._folder = make_shared_folder()
-        ProcessGroup.create(self._folder, processes)
-        self._group = ProcessGroup.join(self._folder, 0, processes)
+        self._folder = SharedFolder.make()
+        ProcessGroup.create(self._folder.path, processes)
+        self._group = ProcessGroup.join(self._folder.path, 0, processes)
         self._life, self._life_of_processes = os.pipe()  # the processes have the reading end
         self._running: list[_Process] = []
         self._due: list[tuple[float, int]] = []  # places whose process is started again, and when
@@ -138,7 +137,7 @@ class Supervisor:
             self._group.release()
             wake.close()
             woken.close()
-            remove_shared_folder(self._folder)
+            self._folder.release()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
@@ -187,7 +186,7 @@ class Supervisor:
         said, told = os.pipe()
         passed = [self._listener.fileno(), told, self._life]
         arguments: dict[str, Any] = {
-            "folder": str(self._folder), "place": place, "processes": self._processes,
+            "folder": str(self._folder.path), "place": place, "processes": self._processes,
             "listener": self._listener.fileno(), "grpc": None, "ready": told, "life": self._life,
             "log_level": self._log_level, "chosen": self._chosen,
         }  # fmt: skip
@@ -325,7 +324,7 @@ class Supervisor:
         for place in [*self._uncleared]:
             try:
                 self._group.clear(place)
-            except (OSError, sqlite3.Error) as error:  # the file system is full, or a process is stopped in a change
+            except (OSError, TensorpostError) as error:  # the file system is full, or a process is stopped in a change
                 _log.error("what an ended process had counted stays until the next try: %s", error)
                 return
             self._uncleared.remove(place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -313,7 +312,27 @@ def test_the_processes_end_with_their_supervisor() -> None:
         folder = shared_folder(orphans)
         os.kill(supervisor, signal.SIGKILL)
         assert not remaining(orphans)
-    shutil.rmtree(folder)  # which nobody is left to remove
+        assert not folder.exists()  # the last of them has removed it
+
+
+def test_what_a_killed_server_has_left_is_removed_by_the_next_one() -> None:
+    with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (url, supervisor):
+        processes = server_processes(supervisor)
+        folder = shared_folder(processes)
+        assert folder.stat().st_mode & 0o777 == 0o700, "nobody else may look into it"
+        with Client(url) as tp:
+            tp.put(X, "x")
+        for each in (supervisor, *processes):
+            os.kill(each, signal.SIGKILL)
+        assert not remaining(processes)
+        assert folder.is_dir()
+    with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (url, supervisor):
+        assert not folder.exists()
+        own = shared_folder(server_processes(supervisor))
+        with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy"):
+            assert own.is_dir()  # which is in use
+        with Client(url) as tp:
+            tp.put(X, "x")
 
 
 def test_what_keeps_a_process_from_starting_is_said_once() -> None:
