@@ -35,7 +35,7 @@ def cupy(tmp_path: Any) -> Iterator[FakeCupy]:
 def server(cupy: FakeCupy) -> Iterator[Serving]:
     with serving() as found:
         yield found
-        found.app.state.service.tensors.close()
+        found.on_loop(found.service.tensors.close)
         eventually(found.idle, "all memory is released")
     assert all(pool.used == 0 for pool in cupy.pools)
 
@@ -92,7 +92,7 @@ def test_copies_give_way_when_the_device_is_full_and_the_metrics_say_so(tmp_path
             assert found["device_copies_uploaded_again_total"] == 16
             assert found["device_copies_dropped_total"] == 24 - found["device_copies"]
             assert all(f"tensorpost_{name}" in METRICS for name in found)
-        server.app.state.service.tensors.close()
+        server.on_loop(server.service.tensors.close)
         eventually(server.idle, "all memory is released")
         assert figures()["device_copies"] == 0
     assert all(pool.used == 0 for pool in cupy.pools)
