@@ -219,7 +219,7 @@ class Admission:
 
         Args:
             size_in_bytes: how many.
-            copies: in how many processes they will stay, each of which counts them; there must be room for all.
+            copies: the number of processes in which they will stay; each counts them, and there must be room for all.
 
         Raises:
             LimitExceeded: more than half of the budget.
