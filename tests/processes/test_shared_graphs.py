@@ -108,6 +108,28 @@ def test_graphs_stored_at_once_under_one_name_are_one_graph_in_all_processes(
         assert digests[0] == digests[1]
 
 
+def test_a_graph_is_never_missing_while_it_is_replaced(both: list[Connection]) -> None:
+    first, second = both
+    large = [times(factor, 1 << 18) for factor in (2, 3)]
+    assert first.ask("PUT", "/v1/graphs/r", large[0], GRAPH)[0] == 201
+    ended = threading.Event()
+
+    def call() -> set[float | None]:
+        found = set[float | None]()
+        while not ended.is_set():
+            found.add(factor_of(second, "r"))
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call)
+        try:
+            for number in range(30):
+                assert first.ask("PUT", "/v1/graphs/r", large[(number + 1) % 2], GRAPH)[0] == 200
+        finally:
+            ended.set()
+        assert calling.result() <= {2, 3}
+
+
 def test_a_version_that_is_stored_while_the_graph_is_deleted_is_there_in_all_processes_or_in_none(
     server: tuple[str, int], both: list[Connection]
 ) -> None:

@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import sqlite3
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -192,14 +192,23 @@ class SharedGraphs:
             while (version := self.group.database.version) != self._version:
                 self._version = version
                 rows = {row.number: row for row in map(_Row._make, self.group.database.connection.execute(_ROWS))}
-                for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
-                    self.store.drop(entry)
+                keys = {row.key for row in rows.values()}  # those that were replaced stay until the new one is here
+                for entry in self._not_in(rows):
+                    if (entry.owner, entry.name, entry.version) not in keys:
+                        self.store.drop(entry)
                 here = {each.number for each in self.store.entries()}
                 self._known = {*rows} & here
                 for row in [row for number, row in rows.items() if number not in here]:
                     await self._take_over(row)
             if not self._is_complete:
                 self._version = -1
+                rows = {number for (number,) in self.group.database.connection.execute("SELECT number FROM graphs")}
+                for entry in self._not_in(rows):  # none is better than the one before
+                    self.store.drop(entry)
+
+    def _not_in(self, rows: Container[int]) -> list[StoreEntry]:
+        """The graphs of callers that these rows of the database do not have."""
+        return [each for each in self.store.entries() if each.number and each.number not in rows]
 
     async def read_folder_graph(self, name: str) -> None:
         """Read a graph of the server's folder again, as another process has done."""
