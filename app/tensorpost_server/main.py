@@ -57,7 +57,7 @@ from .http.routes import (
     service_routes,
     tensor_routes,
 )
-from .http.service import Service
+from .http.service import FREED_QUESTION, Service
 from .http.wires.shared_graphs import FOLDER_QUESTION, GRAPHS_QUESTION, USES_QUESTION
 from .settings import Settings
 from .shared.process_group import ProcessGroup
@@ -170,6 +170,7 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
             metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service),
             GRAPHS_QUESTION: service.shared_graphs.synchronize,
             FOLDER_QUESTION: service.shared_graphs.read_folder_graph,
+            FREED_QUESTION: service.close_freed,
             USES_QUESTION: service.shared_graphs.uses,
             inference_routes.STATISTICS_QUESTION: partial(inference_routes.own_statistics, service),
         })  # fmt: skip

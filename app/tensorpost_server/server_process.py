@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def _serve(said: dict[str, Any]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application reads its folder at this signal
     settings = read_settings(**said["chosen"])
     begin_log(settings, said["log_level"])
+    _allow_descriptors()
     grpc = None if said["grpc"] is None else socket.socket(fileno=said["grpc"])
     folder = SharedFolder(Path(said["folder"]))
     group = ProcessGroup.join(folder.path, said["place"], said["processes"], grpc)
@@ -71,6 +73,18 @@ def _serve(said: dict[str, Any]) -> None:
     created.state.service.end = server.end
     _log.debug("the process at place %d serves %s", group.place, address)
     server.run_until_stopped(listener)
+
+
+def _allow_descriptors() -> None:
+    """Let this process have as many descriptors as the system allows it, after the settings that depend on them.
+
+    Each held tensor that it maps has one before Python 3.13, beside those of connections.
+    """
+    import resource  # not there on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and has one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _tell(descriptor: int, line: dict[str, Any]) -> bool:

@@ -227,3 +227,33 @@ def test_a_graph_for_which_only_some_processes_have_memory_is_refused() -> None:
         assert [factor_of(connection, "big") for connection in both] == [None, None]
         assert both[0].ask("PUT", "/v1/graphs/big", times(3, (3 << 20) // 4), GRAPH)[0] == 201
         assert [factor_of(connection, "big") for connection in both] == [3, 3]
+
+
+def test_tensors_may_be_more_than_the_descriptors_that_the_system_offers() -> None:
+    before = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))\n"
+    settings: dict[str, Any] = {
+        "TENSORPOST_WORKERS": 2, "TENSORPOST_BACKEND": "numpy", "TENSORPOST_MAX_CONNECTIONS": 16,
+    }  # fmt: skip
+    with live_process(before, **settings) as (url, supervisor), connections(url, supervisor) as (first, second):
+        for number in range(80):
+            assert first.ask("PUT", f"/v1/tensors/x{number}", npy_bytes(X + number), NPY)[0] == 201
+        for number in range(80):
+            status, content = second.ask("GET", f"/v1/tensors/x{number}", None, NPY)
+            assert status == 200, content
+            assert np.array_equal(np.load(io.BytesIO(content)), X + number)
+
+
+def test_the_memory_of_replaced_tensors_is_free_in_all_processes(both: list[Connection]) -> None:
+    """A process that maps a tensor keeps its memory: those that have read one let go of it when it is replaced."""
+    large = npy_bytes(np.zeros(10 << 20, np.float32))
+    for _ in range(6):
+        assert both[0].ask("PUT", "/v1/tensors/l?replace=true", large, NPY)[0] in (200, 201)
+        for connection in both:
+            assert connection.ask("GET", "/v1/tensors/l?box=:4")[0] == 200
+
+    def deleted() -> int:
+        lines = [line for each in both for line in Path(f"/proc/{each.process}/maps").read_text().splitlines()]
+        return sum("/tensor-" in line and line.endswith("(deleted)") for line in lines)
+
+    eventually(lambda: deleted() <= 2, "no more than 64 MiB, and one in use, are mapped by each", 3)
+    assert both[0].ask("DELETE", "/v1/tensors/l")[0] == 204

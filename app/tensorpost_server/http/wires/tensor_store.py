@@ -40,6 +40,9 @@ from .tensor_memory import OwnMemory, SharedMemoryFiles, TensorMemory
 MOST_GONE = 4096
 """Names of tensors that are not there any more of which the reason is known; a few hundred bytes each."""
 
+MOST_MAPPED_BYTES = 64 << 20
+"""Bytes of freed tensors that other processes may map until their next `sweep`; each of them keeps the memory."""
+
 REASONS = ("deleted", "replaced", "idle", "expired")
 """Why a tensor lost its name."""
 
@@ -130,15 +133,18 @@ class TensorStore:
         settings: limits and lifetimes.
         admission: the memory budget.
         group: the processes of the server.
+        when_freed: called when other processes may still map much that was freed; they are to call `close_freed`.
     """
 
     settings: Settings
     admission: Admission
     group: ProcessGroup
+    when_freed: Callable[[], object] = lambda: None
     _memory: TensorMemory = field(init=False)
     _open: dict[int, OpenTensor] = field(default_factory=dict[int, OpenTensor])
     _version: int = -1
     _freed: list[int] = field(default_factory=list[int])  # in this transaction
+    _mapped_elsewhere: int = 0
     _moved: int = 0  # bytes that this transaction counts as held, less those that it gives back
     _later: dict[int, Callable[[], None]] = field(default_factory=dict[int, Callable[[], None]])
 
@@ -332,7 +338,7 @@ class TensorStore:
             if self._reason_to_drop(tensor) is not None:
                 with self._change():
                     self._current(tensor.owner, tensor.name)
-        self._close_freed()
+        self.close_freed()
 
     def close(self) -> None:
         """Let go of all tensors; those of one process are gone then."""
@@ -359,6 +365,10 @@ class TensorStore:
         for number in self._freed:
             self._open.pop(number, None)
             self._memory.free(number)
+        self._mapped_elsewhere += max(0, -self._moved)
+        if self._mapped_elsewhere > MOST_MAPPED_BYTES:
+            self._mapped_elsewhere = 0
+            self.when_freed()
 
     def _let_go(self, number: int, size_in_bytes: int) -> None:
         """Give back the memory of a tensor, within a transaction."""
@@ -481,7 +491,7 @@ class TensorStore:
         if row is not None:
             self._let_go(number, row[0])
 
-    def _close_freed(self) -> None:
+    def close_freed(self) -> None:
         """Let go of tensors that other processes have freed."""
         version = self.group.database.version
         if version == self._version:
