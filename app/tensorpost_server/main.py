@@ -166,6 +166,8 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
+        if service.kept_metrics is not None:
+            service.kept_metrics.begin()
         await group.siblings.open({
             metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service),
             GRAPHS_QUESTION: service.shared_graphs.synchronize,
@@ -188,6 +190,8 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
             service.draining = True
             if grpc_server is not None:
                 await grpc_server.stop()
+            if service.kept_metrics is not None:
+                await metrics_routes.own_metrics(service)  # the last time
             trimming.cancel()
             buffers.trim(0)
             service.regions.close()

@@ -26,6 +26,7 @@ from .caller_address import TrustedProxies, caller_of
 from .calls.call_batches import CallBatches
 from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
+from .observability.kept_metrics import KeptMetrics
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
@@ -60,6 +61,7 @@ class Service:
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        kept_metrics: what processes have counted that have ended; None if there is one process, or without metrics.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: the thread for large JSON and heads.
         scraping: held while metrics are written.
@@ -84,6 +86,7 @@ class Service:
     access_log: AccessLog | None = None
     metrics: RequestMetrics | None = None
     traces: Traces | None = None
+    kept_metrics: KeptMetrics | None = None
     records: RecordBatch | None = None
     parsing: WorkerThreads = field(default_factory=background_threads)
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -99,6 +102,8 @@ class Service:
 
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self._model_of_caller)
+        if self.metrics is not None and self.group.folder is not None:
+            self.kept_metrics = KeptMetrics(self.group.folder, self.group)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         self.tensors = TensorStore(self.settings, self.admission, self.group, self._let_others_free)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)

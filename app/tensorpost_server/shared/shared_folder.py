@@ -104,6 +104,11 @@ def tensor_path(folder: Path, number: int) -> Path:
     return folder / f"tensor-{number}"
 
 
+def metrics_path(folder: Path, place: int, name: str) -> Path:
+    """A file with what a process at a place has counted."""
+    return folder / f"metrics-{place}-{name}"
+
+
 def graph_path(folder: Path, place: int, name: str) -> Path:
     """A file with a stored graph, which the process at a place writes."""
     return folder / f"graph-{place}-{name}"
