@@ -16,7 +16,7 @@ from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, KeptMemory, RunInput, SharingBackend
-from ..engine import QueueSlot, Stages, StepTimes, Ticket, Worker
+from ..engine import Pool, QueueSlot, Stages, StepTimes, Ticket, Worker
 from ..planning import Plan
 from .access.access_control import QUOTA, RequestQuota
 from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
@@ -137,7 +137,7 @@ class Execution:
     async def _run(self, receive: Receive, send: Send) -> None:
         service, settings, fields, stages = self._service, self.settings, self._fields, Stages()
         self._observation.stages = stages.milliseconds
-        service.workers()  # refuses while there are none, before anything of the body is read
+        self._pool()  # refuses while there are none, before anything of the body is read
         chunks: bytearray | None = None
         framing: Framing = self._scope[FRAMING]
         if framing.chunked:
@@ -234,7 +234,7 @@ class Execution:
         self._limit_wait(call.timeout)
         stages.done("head")
         threads = self.slow_threads if self._wire.takes_long else self.parsing
-        has_devices = self._service.workers().has_devices
+        has_devices = self._pool().has_devices
         prepared = await threads.run(self.large, partial(prepare, has_devices=has_devices), call, self.settings)
         stays = prepared.stored is None or prepared.stored.is_kept  # else nobody would take the call out again
         repeats = call.memory is None and call.is_repeatable and stays
@@ -314,10 +314,13 @@ class Execution:
             prepared = replace(prepared, options=replace(options, backend=worker.backend.name, device=index))
         return prepared, None if sources is None else placed
 
+    def _pool(self) -> Pool:
+        return self._service.workers() if self._wire.needs_devices else self._service.opened()
+
     def _assign(self, prepared: PreparedCall) -> Worker:
         """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses."""
         plan, options = prepared.plan, prepared.options
-        worker = self._service.workers().choose(plan, options.backend, options.device)
+        worker = self._pool().choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._observation.backend = worker.computed_by(plan)
         self._observation.opset_version = plan.opset_version

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from .shared_folder import allocate
+
 ROWS = 4096
 """Callers that are counted together at a time. Those beyond are counted by each process for itself."""
 
@@ -107,7 +109,7 @@ class SharedCounts:
     def create(path: Path, places: int) -> None:
         """Make the file, in which nothing is counted."""
         with path.open("wb") as file:
-            file.truncate(ROWS * _KEY_BYTES + (2 * places * ROWS + places + 1) * 8)
+            allocate(file.fileno(), ROWS * _KEY_BYTES + (2 * places * ROWS + places + 1) * 8)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -78,6 +78,8 @@ class OperatorWire:
         "takes_long",
     )  # fmt: skip
 
+    needs_devices = True
+
     def __init__(self, dialect: Dialect, operator: str, tensors: CallerTensors) -> None:
         self._dialect, self._operator, self._tensors = dialect, operator, tensors
         self._held: list[HeldInput] = []

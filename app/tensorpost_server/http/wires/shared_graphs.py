@@ -11,17 +11,19 @@ import json
 import logging
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Container, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensorpost.values.problems import TensorpostError
 
 from ...engine import WorkerThreads
 from ...settings import Settings
 from ...shared.process_group import ProcessGroup
-from ...shared.shared_folder import shared_file
+from ...shared.shared_folder import graph_path, room_for, shared_file
+from ...shared.siblings import CHANGE_SECONDS
 from ..background_threads import CallerThreads
 from ..calls.batch_settings import BatchSettings
 from .graph_folder import read_graph_folder
@@ -50,6 +52,10 @@ class StoredContent(NamedTuple):
     version: int
     content: bytes
     media_type: str | None
+
+
+StagedFiles = dict[int, tuple[str, str | None]]
+"""Files of what was sent and their media types, by version."""
 
 
 class _Row(NamedTuple):
@@ -83,69 +89,126 @@ class SharedGraphs:
     threads: WorkerThreads
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _version: int = -1
+    _is_complete: bool = True
+    _asking: set[asyncio.Future[list[Any]]] = field(default_factory=set[asyncio.Future[list[Any]]])
     _known: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         if self.group.is_shared:
             self.store.is_idle = self._drop_row_if_idle
+            self.store.copies = self.group.processes
 
-    async def publish(self, owner: str, name: str, stored: Sequence[StoredContent] = ()) -> None:
-        """Let all processes have a graph of a caller as this one has it.
+    @asynccontextmanager
+    async def staged(self, stored: Sequence[StoredContent]) -> AsyncGenerator[StagedFiles]:
+        """What was sent, in files that the other processes can read; removed unless `publish` has used them.
+
+        It comes before a graph is put into the store, so that nothing waits between that and `publish`: else another
+        request could store a graph of the same name meanwhile, and the processes would disagree about the two.
+
+        Raises:
+            InsufficientStorage: the file system has too little room.
+        """
+        folder, files = self.group.folder, dict[int, tuple[str, str | None]]()
+        try:
+            for each in stored if folder is not None else ():
+                assert folder is not None
+                path = graph_path(folder, self.group.place, secrets.token_hex(8))
+                files[each.version] = path.name, each.media_type
+                await self._threads.run(True, _write, path, each.content)
+            yield files
+        finally:
+            if folder is not None:
+                for file, _ in files.values():
+                    shared_file(folder, file).unlink(missing_ok=True)
+
+    async def publish(self, owner: str, name: str, staged: StagedFiles | None = None) -> None:
+        """Let all processes have a graph of a caller as this one has it; called at once after the change.
 
         Args:
             owner: the caller.
             name: the graph's name.
-            stored: what was sent now; empty if versions were changed or deleted only.
+            staged: what was sent now, of which files are taken out; None if versions were changed or deleted only.
+
+        Raises:
+            TensorpostError: it cannot be written; this process has then what the others have.
         """
-        folder = self.group.folder
-        if folder is None:
+        if not self.group.is_shared:
             return
-        files = {each.version: f"graph-{secrets.token_hex(8)}" for each in stored}
-        for each in stored:
-            await self._threads.run(True, shared_file(folder, files[each.version]).write_bytes, each.content)
-        media_types = {each.version: each.media_type for each in stored}
+        try:
+            self._write_rows(owner, name, {} if staged is None else staged)
+        except TensorpostError:
+            for entry in self.store.versions(owner, name):
+                if entry.owner == owner:
+                    self.store.drop(entry)
+            self._version = -1
+            await self.synchronize()
+            raise
+        asking = asyncio.ensure_future(self.group.siblings.ask(GRAPHS_QUESTION, seconds=CHANGE_SECONDS))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        await asyncio.shield(asking)  # also if the caller goes
+
+    def _write_rows(self, owner: str, name: str, staged: StagedFiles) -> None:
+        """Write into the database what this process has of a graph."""
+        folder = self.group.folder
+        assert folder is not None
         entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
         with self.group.database.change() as database:
             found = database.execute(f"{_ROWS} WHERE owner = ? AND name = ?", (owner, name)).fetchall()
             rows = {row.version: row for row in map(_Row._make, found)}
+            news: dict[int, tuple[str, str | None]] = dict(staged)
             for version, row in rows.items():
-                if version not in entries and row.number not in self._known:
-                    continue  # another process has just stored it
-                if version in files or version not in entries or _text_of(entries[version].batches) != row.batches:
+                entry = entries.get(version)
+                if entry is not None and entry.number == row.number and _text_of(entry.batches) != row.batches:
+                    news.setdefault(version, (row.file, row.media_type))
+                is_dropped = entry is None and row.number in self._known  # else another process has just stored it
+                if version in news or is_dropped:
                     database.execute("DELETE FROM graphs WHERE number = ?", (row.number,))
-                elif entries[version].number == row.number:
-                    del entries[version]  # it is as it was
-            for version, entry in entries.items():
-                row = rows.get(version)
-                if version in files:
-                    file, media_type = files[version], media_types[version]
-                elif row is not None:
-                    file, media_type = row.file, row.media_type
-                else:
-                    continue  # another request stores it, and publishes it
+            numbers: dict[int, int] = {}
+            for version, (file, media_type) in news.items():
+                entry = entries[version]
                 values = owner, name, version, media_type, file, _text_of(entry.batches), entry.used
                 added = database.execute(
                     "INSERT INTO graphs (owner, name, version, media_type, file, batches, used) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
                     values,
                 ).lastrowid
-                entry.number = added or 0
-                self._known.add(entry.number)
-            _remove_files(database, folder, [row.file for row in rows.values()])
-        await self.group.siblings.ask(GRAPHS_QUESTION)
+                assert added is not None
+                numbers[version] = added
+            gone = [row.file for row in rows.values() if not _is_named(database, row.file)]
+        staged.clear()
+        for version, number in numbers.items():
+            entries[version].number = number
+            self._known.add(number)
+        for file in gone:
+            shared_file(folder, file).unlink(missing_ok=True)
 
     async def synchronize(self) -> None:
-        """Store and drop graphs in this process as the database says."""
+        """Store and drop graphs in this process as the database says. What there is no memory for is tried again."""
+        if not self.group.is_shared:
+            return
         async with self._lock:
+            self._is_complete = True
             while (version := self.group.database.version) != self._version:
                 self._version = version
                 rows = {row.number: row for row in map(_Row._make, self.group.database.connection.execute(_ROWS))}
-                for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
-                    self.store.drop(entry)
+                keys = {row.key for row in rows.values()}  # those that were replaced stay until the new one is here
+                for entry in self._not_in(rows):
+                    if (entry.owner, entry.name, entry.version) not in keys:
+                        self.store.drop(entry)
                 here = {each.number for each in self.store.entries()}
                 self._known = {*rows} & here
                 for row in [row for number, row in rows.items() if number not in here]:
                     await self._take_over(row)
+            if not self._is_complete:
+                self._version = -1
+                rows = {number for (number,) in self.group.database.connection.execute("SELECT number FROM graphs")}
+                for entry in self._not_in(rows):  # none is better than the one before
+                    self.store.drop(entry)
+
+    def _not_in(self, rows: Container[int]) -> list[StoreEntry]:
+        """The graphs of callers that these rows of the database do not have."""
+        return [each for each in self.store.entries() if each.number and each.number not in rows]
 
     async def read_folder_graph(self, name: str) -> None:
         """Read a graph of the server's folder again, as another process has done."""
@@ -186,14 +249,18 @@ class SharedGraphs:
             content = await self._threads.run(True, path.read_bytes)
             source = await self._threads.run(True, read_source, content, media_type, self.settings)
             batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
+            query = "SELECT 1 FROM graphs WHERE number = ?"
+            if self.group.database.connection.execute(query, (row.number,)).fetchone() is None:
+                return  # it was replaced meanwhile, perhaps by this process
             self.store.take_over(
                 row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
             )
             self._known.add(row.number)
         except FileNotFoundError:
             pass  # it was replaced meanwhile, which the next look at the database finds
-        except TensorpostError as error:
-            _log.error("the graph %r, which another process has stored, is not here: %s", row.name, error.detail)
+        except (TensorpostError, MemoryError, OSError) as error:
+            self._is_complete = False
+            _log.error("the graph %r, which another process has stored, is not here yet: %s", row.name, error)
 
     def _drop_row_if_idle(self, entry: StoreEntry, since: float) -> bool:
         """Whether no process has used a graph since then; then it is taken out of the database."""
@@ -202,7 +269,8 @@ class SharedGraphs:
         with self.group.database.change() as database:
             query = "DELETE FROM graphs WHERE number = ? AND used < ? RETURNING file"
             if (dropped := database.execute(query, (entry.number, since)).fetchone()) is not None:
-                _remove_files(database, folder, [dropped[0]])
+                if not _is_named(database, dropped[0]):
+                    shared_file(folder, dropped[0]).unlink(missing_ok=True)
                 return True
             used = database.execute("SELECT used FROM graphs WHERE number = ?", (entry.number,)).fetchone()
         if used is not None:
@@ -218,8 +286,11 @@ def _text_of(batches: BatchSettings | None) -> str:
     return json.dumps(None if batches is None else asdict(batches))
 
 
-def _remove_files(database: sqlite3.Connection, folder: Path, files: Sequence[str]) -> None:
-    """Remove files that no row names any more."""
-    for file in files:
-        if database.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is None:
-            shared_file(folder, file).unlink(missing_ok=True)
+def _is_named(database: sqlite3.Connection, file: str) -> bool:
+    """Whether a row names a file."""
+    return database.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is not None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with room_for(path, len(content)):
+        path.write_bytes(content)

@@ -28,6 +28,7 @@ class TensorReadWire:
     __slots__ = ("_name", "_tensors")
 
     takes_long = False
+    needs_devices = False
 
     def __init__(self, name: str, tensors: CallerTensors) -> None:
         self._name, self._tensors = name, tensors

@@ -10,13 +10,15 @@ bytes of those open that it has used.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import (
@@ -25,6 +27,7 @@ from tensorpost.values.problems import (
     TensorExists,
     TensorGone,
     TensorNotFound,
+    TensorpostError,
     nearest,
 )
 
@@ -37,9 +40,13 @@ from .tensor_memory import OwnMemory, SharedMemoryFiles, TensorMemory
 MOST_GONE = 4096
 """Names of tensors that are not there any more of which the reason is known; a few hundred bytes each."""
 
+MOST_MAPPED_BYTES = 64 << 20
+"""Bytes of freed tensors that other processes may map until their next `sweep`; each of them keeps the memory."""
+
 REASONS = ("deleted", "replaced", "idle", "expired")
 """Why a tensor lost its name."""
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NAMED = f"SELECT {COLUMNS} FROM tensors WHERE name IS NOT NULL"  # noqa: S608 # of constants
 
@@ -126,14 +133,20 @@ class TensorStore:
         settings: limits and lifetimes.
         admission: the memory budget.
         group: the processes of the server.
+        when_freed: called when other processes may still map much that was freed; they are to call `close_freed`.
     """
 
     settings: Settings
     admission: Admission
     group: ProcessGroup
+    when_freed: Callable[[], object] = lambda: None
     _memory: TensorMemory = field(init=False)
     _open: dict[int, OpenTensor] = field(default_factory=dict[int, OpenTensor])
     _version: int = -1
+    _freed: list[int] = field(default_factory=list[int])  # in this transaction
+    _mapped_elsewhere: int = 0
+    _moved: int = 0  # bytes that this transaction counts as held, less those that it gives back
+    _later: dict[int, Callable[[], None]] = field(default_factory=dict[int, Callable[[], None]])
 
     def __post_init__(self) -> None:
         folder = self.group.folder
@@ -169,18 +182,27 @@ class TensorStore:
         if held is None:
             raise self._missing(owner, name)
         if known is None:
-            known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
+            try:
+                known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
+            except BaseException:
+                self.end_uses(held.number)
+                raise
             self._open[held.number] = known
         known.uses += 1
         return known
 
     def end_uses(self, number: int) -> None:
         """No request of this process reads a tensor any more; called by it."""
+        self._do_or_later(number, partial(self._end_uses, number))
+
+    def _end_uses(self, number: int) -> None:
+        if (known := self._open.get(number)) is not None and known.uses:
+            return  # it was tried again, and there is another use
         with self._change() as database:
             database.execute("DELETE FROM tensor_uses WHERE number = ? AND place = ?", (number, self.group.place))
             query = "UPDATE tensors SET used = ? WHERE number = ? RETURNING name"
-            (name,) = database.execute(query, (time.monotonic(), number)).fetchone()
-            if name is None:
+            row = database.execute(query, (time.monotonic(), number)).fetchone()
+            if row is not None and row[0] is None:
                 self._free_unless_used(number)
 
     def listed(self, owner: str) -> Sequence[HeldTensorRow]:
@@ -231,6 +253,7 @@ class TensorStore:
             ).lastrowid
             assert number is not None
             self.admission.hold(size)
+            self._moved += size
         place = TensorPlace(number, name, owner, layout, replaces, memoryview(b""), self)
         try:
             place.memory = self._memory.allocate(number, size)
@@ -273,10 +296,12 @@ class TensorStore:
     def give_back(self, place: TensorPlace) -> None:
         """A tensor does not come; called by its place."""
         place.memory = memoryview(b"")
-        self._memory.free(place.number)
+        self._do_or_later(place.number, partial(self._give_back, place.number, place.layout.size_in_bytes))
+
+    def _give_back(self, number: int, size_in_bytes: int) -> None:
         with self._change() as database:
-            database.execute("DELETE FROM tensors WHERE number = ?", (place.number,))
-            self.admission.let_go(place.layout.size_in_bytes)
+            database.execute("DELETE FROM tensors WHERE number = ?", (number,))
+            self._let_go(number, size_in_bytes)
 
     def delete(self, owner: str, name: str) -> None:
         """Take a tensor's name away.
@@ -300,6 +325,9 @@ class TensorStore:
 
     def sweep(self) -> None:
         """Drop tensors that were not used for too long, or held for too long."""
+        for number, action in [*self._later.items()]:
+            del self._later[number]
+            self._do_or_later(number, action)
         now, settings = time.monotonic(), self.settings
         before = now - settings.held_tensor_idle_seconds
         if settings.held_tensor_seconds:
@@ -310,7 +338,7 @@ class TensorStore:
             if self._reason_to_drop(tensor) is not None:
                 with self._change():
                     self._current(tensor.owner, tensor.name)
-        self._close_freed()
+        self.close_freed()
 
     def close(self) -> None:
         """Let go of all tensors; those of one process are gone then."""
@@ -324,8 +352,37 @@ class TensorStore:
     def _database(self) -> sqlite3.Connection:
         return self.group.database.connection
 
-    def _change(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self.group.database.change()
+    @contextmanager
+    def _change(self) -> Generator[sqlite3.Connection]:
+        """A transaction; the memory that it frees is given back when it has been written, so that no row lacks it."""
+        self._freed, self._moved = [], 0
+        try:
+            with self.group.database.change() as database:
+                yield database
+        except BaseException:
+            self.admission.let_go(self._moved)
+            raise
+        for number in self._freed:
+            self._open.pop(number, None)
+            self._memory.free(number)
+        self._mapped_elsewhere += max(0, -self._moved)
+        if self._mapped_elsewhere > MOST_MAPPED_BYTES:
+            self._mapped_elsewhere = 0
+            self.when_freed()
+
+    def _let_go(self, number: int, size_in_bytes: int) -> None:
+        """Give back the memory of a tensor, within a transaction."""
+        self.admission.let_go(size_in_bytes)
+        self._moved -= size_in_bytes
+        self._freed.append(number)
+
+    def _do_or_later(self, number: int, action: Callable[[], None]) -> None:
+        """Do what a request that ends has to do, whose answer does not depend on it; once more with `sweep`."""
+        try:
+            action()
+        except TensorpostError as error:
+            self._later[number] = action
+            _log.warning("a held tensor that is not used any more is freed later: %s", error)
 
     def _named(self, owner: str, name: str) -> HeldTensorRow | None:
         row = self._database.execute(f"{_NAMED} AND owner = ? AND name = ?", (owner, name)).fetchone()
@@ -432,11 +489,9 @@ class TensorStore:
             (number,),
         ).fetchone()
         if row is not None:
-            self._open.pop(number, None)
-            self._memory.free(number)
-            self.admission.let_go(row[0])
+            self._let_go(number, row[0])
 
-    def _close_freed(self) -> None:
+    def close_freed(self) -> None:
         """Let go of tensors that other processes have freed."""
         version = self.group.database.version
         if version == self._version:
