@@ -91,17 +91,17 @@ class Replay:
         except (TensorpostError, MemoryError):
             return None  # the application meets the same error, and answers it
         stages.done("compute")
-        id_, took = request_id(self._sent_id), stages.milliseconds
+        id_, took, timing = request_id(self._sent_id), stages.milliseconds, str(stages)
         if service.records is not None:
             plan = prepared.plan
             record = RequestRecord(
                 time.time(), id_, self._caller(address), "POST", self._path, plan.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
-                plan.opset_version, None if steps is None else steps.record(every_step=False),
-                model_version=None if prepared.stored is None else prepared.stored.version,
+                plan.opset_version, None if steps is None else steps.record(every_step=False), False,
+                None if prepared.stored is None else prepared.stored.version, timing,
             )  # fmt: skip
             service.records.add(record)
-        return head.lines + changing_field_lines(id_, stages), output, len(prepared.plan.graph.nodes)
+        return head.lines + changing_field_lines(id_, timing), output, len(prepared.plan.graph.nodes)
 
     def receive(self, memory_bytes: int, length: int, address: str | None) -> ReplayReception | None:
         """Reserve the memory of a call whose body arrives in parts.

@@ -15,9 +15,14 @@ from .connection.whole_messages import ReceiveFunction, ReplayFunction, WholeMes
 from .request_body import ClientDisconnected
 
 
-def changing_field_lines(id_: str, stages: Stages) -> bytes:
-    """The header fields that differ between responses to the same call, as they are sent."""
-    return b"x-request-id: %b\r\nserver-timing: %b\r\n" % (id_.encode(), str(stages).encode())
+def changing_field_lines(id_: str, timing: str) -> bytes:
+    """The header fields that differ between responses to the same call, as they are sent.
+
+    Args:
+        id_: the request's id.
+        timing: its stages as `str(Stages)` writes them.
+    """
+    return f"x-request-id: {id_}\r\nserver-timing: {timing}\r\n".encode()
 
 
 class ResponseSender:
@@ -58,7 +63,7 @@ class ResponseSender:
         self._stages.done("compute")
         self.begun = True
         if self._whole is not None:
-            lines = head.lines + changing_field_lines(self._request_id, self._stages)
+            lines = head.lines + changing_field_lines(self._request_id, str(self._stages))
             if self._whole.send(lines, body, self.replay, self.receive):
                 self.sent_bytes, self.slices, self.complete = len(body), 1, True
                 return

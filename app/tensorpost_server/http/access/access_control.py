@@ -123,7 +123,7 @@ class SharedTokenBucket(TokenBucket):
 class _Grant:
     """What a key allows now."""
 
-    __slots__ = ("bytes", "expires", "key", "requests")
+    __slots__ = ("bytes", "expires", "has_quota", "key", "requests")
 
     def __init__(self, key: ApiKey | Token, now: float, hash_: str, buckets: SharedBuckets | None) -> None:
         def bucket(per_minute: int | None, kind: str) -> TokenBucket | None:
@@ -137,6 +137,7 @@ class _Grant:
         self.expires = math.inf if key.expires is None else key.expires.timestamp()
         self.requests = bucket(key.requests_per_minute, "requests")
         self.bytes = bucket(key.bytes_per_minute, "bytes")
+        self.has_quota = self.requests is not None or self.bytes is not None
 
     def wait(self, now: float) -> float:
         """Seconds until the quotas allow a request; 0 if they do."""
@@ -283,7 +284,7 @@ class AccessControl:
         scope[CALLER], scope[SCOPES] = grant.key.name, grant.key.scopes
         _check(grant, scope["method"], path, now)
         grant.take_requests(1)
-        quota = None if grant.bytes is grant.requests is None else RequestQuota(grant)
+        quota = RequestQuota(grant) if grant.has_quota else None
         self._guard(hash_, quota, scope)
         if quota is None:
             return receive, send
@@ -385,7 +386,7 @@ class AccessControl:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
         grant = self._grant_of_replay(hash_)
         response = None if grant is None else replay(body, address)
-        if grant is not None and response is not None:
+        if grant is not None and grant.has_quota and response is not None:
             grant.take_requests(response[2])
             grant.take_bytes(len(body) + len(response[1]))
         return response
@@ -404,7 +405,9 @@ class AccessControl:
         """What a key allows whose request may be replayed now; None if it may not."""
         now = time.monotonic()
         grant = self._current(hash_, now)
-        if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes or grant.wait(now):
+        if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes:
+            return None
+        if grant.has_quota and grant.wait(now):
             return None
         return None if in_parts and grant.bytes is not None else grant
 
