@@ -488,7 +488,7 @@ def look_again(server: Serving) -> None:
     """Let the keys file be looked at for the next request, not a second later."""
     watched = server.service.access._file
     assert watched is not None
-    watched._next_look = 0.0
+    watched.next_look = 0.0
 
 
 def test_a_key_is_looked_at_before_and_after_the_body(tmp_path: Path, replayed: list[bool]) -> None:

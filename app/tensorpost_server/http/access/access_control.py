@@ -123,7 +123,7 @@ class SharedTokenBucket(TokenBucket):
 class _Grant:
     """What a key allows now."""
 
-    __slots__ = ("bytes", "expires", "has_quota", "key", "requests")
+    __slots__ = ("bytes", "expires", "has_quota", "key", "may_run", "requests")
 
     def __init__(self, key: ApiKey | Token, now: float, hash_: str, buckets: SharedBuckets | None) -> None:
         def bucket(per_minute: int | None, kind: str) -> TokenBucket | None:
@@ -138,6 +138,7 @@ class _Grant:
         self.requests = bucket(key.requests_per_minute, "requests")
         self.bytes = bucket(key.bytes_per_minute, "bytes")
         self.has_quota = self.requests is not None or self.bytes is not None
+        self.may_run = "run" in key.scopes
 
     def wait(self, now: float) -> float:
         """Seconds until the quotas allow a request; 0 if they do."""
@@ -330,7 +331,8 @@ class AccessControl:
 
     def _current(self, hash_: str, now: float) -> _Grant | None:
         """What a key allows by the file as it is now, expired or not; None if it has no such key."""
-        if self._file is not None and (keys := self._file.changed(now)) is not None:
+        file = self._file
+        if file is not None and now >= file.next_look and (keys := file.changed(now)) is not None:
             self._grant(keys, now)
         if self._tokens is None:
             return self._grants.get(hash_)
@@ -405,11 +407,11 @@ class AccessControl:
         """What a key allows whose request may be replayed now; None if it may not."""
         now = time.monotonic()
         grant = self._current(hash_, now)
-        if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes:
+        if grant is None or not grant.may_run or (grant.expires != math.inf and time.time() >= grant.expires):
             return None
-        if grant.has_quota and grant.wait(now):
+        if grant.has_quota and (grant.wait(now) or (in_parts and grant.bytes is not None)):
             return None
-        return None if in_parts and grant.bytes is not None else grant
+        return grant
 
 
 class _GuardedReception:

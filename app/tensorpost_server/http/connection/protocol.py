@@ -188,7 +188,7 @@ class DirectProtocol(HttpToolsProtocol):
         if self._reading is Reading.IDLE:
             head_end = data.find(HEAD_END) + len(HEAD_END)
             head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
-            if head and not self._health_only and self._replay(head, data[head_end:]):
+            if head and not self._health_only and self._replay(head, data):
                 return
             self._begin_request(head, len(data) - head_end)
         self._unset_keepalive_if_required()
@@ -204,21 +204,27 @@ class DirectProtocol(HttpToolsProtocol):
 
     # ---- requests that are replayed ----------------------------------------------------------------------------------
 
-    def _replay(self, head: bytes, body: bytes) -> bool:
-        """Answer a request whose head is known, now or when its body has come; False if the application has to."""
+    def _replay(self, head: bytes, data: bytes) -> bool:
+        """Answer a request whose head is known, now or when its body has come; False if the application has to.
+
+        Args:
+            head: its head.
+            data: all that has come of it.
+        """
         known = self._shared.replays.get(head)
         if known is None or self.flow.write_paused or self.transport.is_closing():
             return False
-        if len(body) < known.length and known.receive is not None and self.scheme == "http":
+        arrived = len(data) - len(head)
+        if arrived < known.length and known.receive is not None and self.scheme == "http":
             reception = known.receive(known.length, self._address)
             if reception is None:
                 return False
             self._last_replay = self.loop.time()
             self._replayed = ReplayedBody(self, head, reception)
             self._change(Event.KNOWN_HEAD)
-            self._replayed.begin(body)
+            self._replayed.begin(memoryview(data)[len(head) :])
             return True
-        response = known.replay(body, self._address) if len(body) == known.length else None
+        response = known.replay(data[len(head) :], self._address) if arrived == known.length else None
         if response is None:
             return False
         self._write_replayed(response)

@@ -49,7 +49,7 @@ class ReplayedBody(asyncio.BufferedProtocol):
         """Whether all of it has arrived."""
         return not self._left
 
-    def begin(self, first: bytes) -> None:
+    def begin(self, first: memoryview) -> None:
         """Take the bytes that came with the head, and receive the others from now on."""
         self._left[: len(first)] = first
         self._left = self._left[len(first) :]
