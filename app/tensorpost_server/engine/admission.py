@@ -256,7 +256,9 @@ class Admission:
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
-        return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes
+        others = self.counts.others(None)
+        in_flight = self.own_bytes + others.second + self.counts.held_bytes
+        return self.own_requests + others.first < self.max_requests and in_flight + size_in_bytes <= self.memory_bytes
 
     def reserve(self, size_in_bytes: int, whole: int, caller: str = "", ticket: Ticket | None = None) -> None:
         """Count bytes for a request that then has `whole`; called by its ticket.

@@ -174,9 +174,10 @@ class Execution:
             self._observation.steps = StepTimes(prepared.plan)
             if self._quota is not None:
                 self._quota.compute_nodes(len(prepared.plan.graph.nodes))
+        replay: Replay | None = None
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
-            sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
+            sender.replay = replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         if self._quota is not None:
             sizes = [slot.layout.size_in_bytes for slot in prepared.plan.outputs]
             if prepared.rows is not None:
@@ -196,6 +197,9 @@ class Execution:
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline and not self._is_joined(prepared, worker):
+            if replay is not None and prepared.aligned and self._wait is None:
+                memory_bytes = self._assigned_bytes + body.length - sum(prepared.sizes)
+                sender.receive = partial(replay.receive, memory_bytes)
             whole = prepared.respond_now(worker, _in_host_memory(inputs), head, self._observation.steps)
             await sender.whole(*whole)
             return

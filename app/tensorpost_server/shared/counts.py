@@ -35,6 +35,10 @@ class Count(NamedTuple):
     second: int = 0
 
 
+_NOTHING = Count()
+_NO_LOCK: AbstractContextManager[None] = nullcontext()
+
+
 class ProcessCounts(Protocol):
     """What the other processes have counted; `NoOthers` where there is one process. None is the key of all together."""
 
@@ -75,7 +79,7 @@ class NoOthers:
 
     def others(self, key: str | None) -> Count:
         del key
-        return Count()
+        return _NOTHING
 
     def least(self) -> int:
         return NONE_READY
@@ -84,7 +88,7 @@ class NoOthers:
         del key, first, second
 
     def lock(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return _NO_LOCK
 
 
 class SharedCounts:
