@@ -60,8 +60,9 @@ MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables 
 MOST_KEPT_OF_GRAPH = 1 << 16  # those of a graph's step
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
-PART_BYTES = {"expressions": 1 << 19, "reductions": 1 << 21}
-"""Bytes that a part reads of an input, by the planner's group: 20 to 40 us of a core. Boxes of others have one part."""
+PART_BYTES = {"expressions": 1 << 19, "reductions": 1 << 19}
+"""Bytes that a part reads of an input, by the planner's group: 5 to 20 us of a core. Boxes of others have one part."""
+NARROWEST = 1024  # bytes of neighbours that a part reads, if it reads several rows: less takes longer
 
 PlannerFactory = Callable[[Kernels], Planner]
 
@@ -116,8 +117,10 @@ class _Recipe:
         elements, size_in_bytes = math.prod(extents(box)), PART_BYTES.get(self.planner.group)
         if size_in_bytes is None or not self.sources:
             return elements
-        work = max(1, self.step.form.work(box, output))
-        return max(1, size_in_bytes // self.sources[0].item * elements // work)
+        work, source = max(1, self.step.form.work(box, output)), self.sources[0]
+        has_columns = any(b - a > 1 and step == source.item for (a, b), step in zip(box, source.strides, strict=False))
+        least = NARROWEST // source.item if has_columns else 1
+        return max(least, size_in_bytes // source.item * elements // work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,11 @@ class NumbaBackend(NumpyBackend):
         """NumPy and ONNX Runtime, where no compiled loops compute a step of the plan."""
         others = [step.form.library or "numpy" for step in plan.steps if self._recipe(step).reason is not None]
         return "+".join(dict.fromkeys(others))
+
+    def divides(self, plan: Plan) -> bool:
+        """Whether helpers compute parts of the plan's slices, if these are large enough."""
+        planners = [self._recipe(step).planner for step in plan.steps]
+        return all(planner is not None and planner.group in PART_BYTES for planner in planners)
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None

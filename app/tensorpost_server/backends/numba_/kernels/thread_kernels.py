@@ -187,12 +187,12 @@ def await_helpers(p):
 
 
 def help_threads(p):
-    """Take part in jobs, until none has come for so many looks."""
+    """Take part in jobs, until none has come for so many looks or others need the core."""
     threads, number, left = p[H_THREADS], p[H_NUMBER], p[H_LOOKS]
     at = threads + WORD * (T_AT + T_PITCH * (number - 1))
-    while left > 0:
+    while left > 0 and may_help(threads, number):
         job = load(threads + WORD * T_JOB)
-        if job != 0 and may_help(threads, number):
+        if job != 0:
             store(at, job)  # from now on, who offers it waits for this thread
             if load(threads + WORD * T_JOB) == job and load(job + WORD * J_NEXT) < longs(job)[J_COUNT]:
                 take_part(job, number)
