@@ -96,7 +96,7 @@ class Known:
     """A line of `onnx_version_failures.txt`.
 
     Attributes:
-        pattern: of the keys of cases.
+        pattern: a name, or a key, of cases, with * and ?.
         reason: why they fail.
         heading: the class of reasons that it stands under.
     """
@@ -199,16 +199,13 @@ def collect(folder: Path = FOLDER) -> list[Case]:
         else:
             cases = generated()
         everything = [*cases]
-        operators = {name: tested(files["model.onnx"]) for name, files, *_ in everything}
+        operators = {name: subject_of(files["model.onnx"]) for name, files, *_ in everything}
         for name, files, rtol, atol in everything:
             digest = hashlib.sha256(b"".join([path.encode() + content for path, content in files.items()])).digest()
             if digest in seen:
                 continue
             seen.add(digest)
-            place = f"cases/{release}/{name}"
-            for path, content in files.items():
-                (folder / place / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / place / path).write_bytes(content)
+            save(folder, place := f"cases/{release}/{name}", files)
             # A function of ONNX is also tested by the nodes that it is made of, in a case of this name.
             plain = re.sub(r"_expanded.*$", "", name)
             found.append(Case(name, release, place, *operators.get(plain, operators[name]), rtol, atol))
@@ -216,7 +213,14 @@ def collect(folder: Path = FOLDER) -> list[Case]:
     return found
 
 
-def tested(model: bytes) -> tuple[str, int]:
+def save(folder: Path, place: str, files: Mapping[str, bytes]) -> None:
+    """Write the files of a case."""
+    for path, content in files.items():
+        (folder / place / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place / path).write_bytes(content)
+
+
+def subject_of(model: bytes) -> tuple[str, int]:
     """The operator of a model, and the opset that brought its version: of the first node that is no constant."""
     from onnx import ModelProto, defs
 
@@ -264,18 +268,18 @@ def onnx_backend(client: Client, backend: str) -> type[Backend]:
 class CaseRunner(Runner):
     """ONNX's runner for cases of several releases; its own constructor adds those of the installed package."""
 
-    def __init__(self, backend: type[Backend], cases: Sequence[Case]) -> None:
+    def __init__(self, backend: type[Backend], cases: Sequence[Case], base: Path = FOLDER) -> None:
         self.backend = backend
         self._test_kwargs = {}
         self._test_items = defaultdict(dict)
         for case in cases:
-            folder = str(FOLDER / case.folder)
+            folder = str(base / case.folder)
             self._add_model_test(
                 TestCase(case.key, case.name, None, folder, None, None, "node", case.rtol, case.atol), "Node"
             )
 
     def _load_proto(self, proto_filename: str, target_list: list[Any], model_type_proto: Any) -> None:
-        """As ONNX's; before 1.19 its files call bfloat16 uint16, of which they hold the bits."""
+        """Load a file as ONNX's runner does; before 1.19 files call bfloat16 uint16, of which they hold the bits."""
         super()._load_proto(proto_filename, target_list, model_type_proto)
         declared, loaded = model_type_proto.tensor_type.elem_type, target_list[-1]
         if declared == TensorProto.BFLOAT16 and isinstance(loaded, np.ndarray) and loaded.dtype == np.uint16:
@@ -324,11 +328,15 @@ def known() -> tuple[Known, ...]:
     return tuple(found)
 
 
-def unexpected(cases: Sequence[Case], results: Mapping[str, str]) -> list[str]:
-    """Failures that no line names, and lines that name a case that passes, or none."""
-    said = list[str]()
+def unexpected(cases: Sequence[Case], results: Mapping[str, str], listed: Sequence[Known]) -> list[str]:
+    """Failures that no line names, lines that name a case that passes, and lines that name none."""
+    said = [
+        f"{line.pattern}: listed, but no case has this name"
+        for line in listed
+        if not any(line.names(case) for case in cases)
+    ]
     for case in cases:
-        lines = [each.pattern for each in known() if each.names(case)]
+        lines = [each.pattern for each in listed if each.names(case)]
         if (why := results[case.key]) and not lines:
             said.append(f"{case.key} ({case.operator}-{case.version}): {why}")
         elif lines and not why:
@@ -358,7 +366,7 @@ def main() -> int:
             results = run(backend, cases)
             passed = sum(not why for why in results.values())
             print(f"{backend}: {passed:,} of {len(cases):,} in {time.monotonic() - begin:.0f} s", flush=True)
-            said = unexpected(cases, results)
+            said = [] if options.only else unexpected(cases, results, known())
             wrong |= bool(said)
             if options.only:
                 said = [f"{key}: {why or 'passes'}" for key, why in results.items()]

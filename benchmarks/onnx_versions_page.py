@@ -30,12 +30,12 @@ def page(cases: Sequence[Case], results: Mapping[str, Mapping[str, str]], lines:
 
     Args:
         cases: every case.
-        results: by backend and key of the case why it fails; nothing if it passes.
+        results: the reason why a case fails, by backend and by its key; empty if it passes.
         lines: what is said of the failures.
     """
     failed = {case.key for case in cases if any(found[case.key] for found in results.values())}
     parts = [BEGIN, *_by_release(cases, results), *_by_reason(cases, failed, lines)]
-    return "\n".join([*parts, *_by_operator(cases, failed), *_named(cases, failed, lines)])
+    return "\n".join([*parts, *_by_operator(cases, failed), *_untested(cases), *_named(cases, failed, lines)])
 
 
 def _by_release(cases: Sequence[Case], results: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -73,6 +73,26 @@ def _by_operator(cases: Sequence[Case], failed: set[str]) -> Iterator[str]:
             texts.append(f"{version or 'experimental'}: {right}")
         yield f"| {operator} | {', '.join(texts)} |"
     yield ""
+
+
+def _untested(cases: Sequence[Case]) -> Iterator[str]:
+    from onnx.defs import get_all_schemas_with_history
+
+    tested = {(case.operator, case.version) for case in cases}
+    left: dict[str, list[int]] = defaultdict(list)
+    count = 0
+    for schema in sorted(get_all_schemas_with_history(), key=lambda each: (each.name, each.since_version)):
+        if not schema.domain and not schema.deprecated:
+            count += 1
+            if (schema.name, schema.since_version) not in tested:
+                left[schema.name].append(schema.since_version)
+    listed = "; ".join([f"{name} {', '.join(map(str, versions))}" for name, versions in left.items()])
+    untested = sum([len(versions) for versions in left.values()])
+    yield "## Versions without a case\n"
+    yield f"No release has a node test of {untested} of the {count} versions of the operators of ONNX's own domain:"
+    yield f"{listed}.\n"
+    yield "`tests/onnx/test_versions.py` compares the versions that tensorpost computes itself with ONNX Runtime, and"
+    yield "those before opset 7 with later ones.\n"
 
 
 def _named(cases: Sequence[Case], failed: set[str], lines: Sequence[Known]) -> Iterator[str]:

@@ -29,9 +29,10 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Violation
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
-from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
+from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
+from .withdrawn_operators import is_withdrawn, later_nodes
 
 __all__ = ["ModelGraph", "ModelGraphReader", "ModelStage", "StageResult", "UnknownElements"]
 
@@ -160,6 +161,10 @@ class ModelGraphReader:
         if self._sequences.takes(node):
             self._add_expanded(node, path)
             return
+        if is_withdrawn(node) and any(node.inputs[:1]) and node.outputs:
+            self._added.pop()  # what is read in its place comes instead
+            self._add_in_place(later_nodes(node, self._layout(node.inputs[0], node, path), path), path)
+            return
         layouts = list[Layout | None]()
         if node.op_type in BY_LAYOUT:
             layouts = [self._layout(name, node, path) if name else None for name in node.inputs]
@@ -211,6 +216,10 @@ class ModelGraphReader:
             return
         if not any(self._sequences.has(name) for name in node.outputs):
             self._added.pop()  # what is read in its place comes instead
+        self._add_in_place(found, path)
+
+    def _add_in_place(self, found: Expansion, path: tuple[str | int, ...]) -> None:
+        """Read what stands in the place of a node."""
         self._values |= found.constants
         self._read |= {name for each in found.nodes for name in (*each.reads, *each.outputs)}
         for each in found.nodes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,9 @@ from ..onnx.model_reader import MOST_INLINED, ModelNode, inlined_nodes, refused
 from ..onnx.node_reading import MOST_ENTRIES
 from ..values.layout import Layout
 from ..values.problems import counted
-from .model_nodes import called
+from .model_nodes import Expansion, called
 
-__all__ = ["Expansion", "ModelSequences", "UnknownPosition"]
+__all__ = ["ModelSequences", "UnknownPosition"]
 
 MOST_ELEMENTS = 1024
 """Tensors of a sequence; a node has no more outputs."""
@@ -45,18 +45,6 @@ class UnknownPosition(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-
-
-class Expansion(NamedTuple):
-    """What stands in the place of a node that works on sequences.
-
-    Attributes:
-        nodes: nodes of tensors.
-        constants: tensors whose elements are known, by name.
-    """
-
-    nodes: Sequence[ModelNode] = ()
-    constants: Mapping[str, NDArray[Any]] = {}
 
 
 class ModelSequences:
