@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.bounded_node import BoundedNode
-from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
+from ..onnx.model_reader import ML_DOMAIN, MOST_INLINED, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.proto_node import canonical_node
 from ..onnx.result_bounds import BOUNDED, DEPENDS_ON_ELEMENTS, SIZES
@@ -29,6 +29,7 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Violation
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
+from .loop_iterations import UnknownIteration, iterations_of
 from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
@@ -134,6 +135,7 @@ class ModelGraphReader:
         self._values: dict[str, NDArray[Any]] = {
             name: array for name, array in model.initializers.items() if name not in sent
         } | {**values}
+        self._written = 0  # nodes in the place of others
         self._last = 0  # the place of the node that was read last
         self._texts: dict[str, str] = {}  # what the document calls a tensor, by its name in the model
         self._tensors: dict[str, ReadableTensor] = {}  # by that text
@@ -192,6 +194,8 @@ class ModelGraphReader:
             try:
                 self._add_node(node, path)
             except InvalidDescriptor as error:
+                if self._add_iterations(node, path, error):
+                    return
                 if not self._in_stages or not self._is_later(node, error):
                     raise
                 self._wait(node)
@@ -220,10 +224,34 @@ class ModelGraphReader:
 
     def _add_in_place(self, found: Expansion, path: tuple[str | int, ...]) -> None:
         """Read what stands in the place of a node."""
+        self._written += len(found.nodes)
+        if self._written > MOST_INLINED:
+            message = f"the model has more than {MOST_INLINED:,} nodes once its loops are written out"
+            raise refused(path, message, self._written, f"at most {MOST_INLINED:,}")
         self._values |= found.constants
         self._read |= {name for each in found.nodes for name in (*each.reads, *each.outputs)}
         for each in found.nodes:
             self._add(each, path)
+
+    def _add_iterations(self, node: ModelNode, path: tuple[str | int, ...], error: InvalidDescriptor) -> bool:
+        """Read the iterations of a Loop one after another, if it is known how many there are; whether it is.
+
+        Args:
+            node: the node, which was added last.
+            path: where it is in the model.
+            error: why it is not read as a node; raised again if one of its iterations is not read.
+        """
+        iterations = iterations_of(node, self._values)
+        if iterations is None:
+            return False
+        self._added.pop()  # what is read in its place comes instead
+        try:
+            while (found := iterations.next_one(self._values)) is not None:
+                self._add_in_place(found, path)
+            self._add_in_place(iterations.results(), path)
+        except (InvalidDescriptor, UnknownOperator, UnknownIteration):
+            raise error from None
+        return True
 
     def _branch_of(self, node: ModelNode) -> str | None:
         """The branch of an If that is taken; None if that is not known.

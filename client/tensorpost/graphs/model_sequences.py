@@ -66,7 +66,7 @@ class ModelSequences:
     def takes(self, node: ModelNode) -> bool:
         """Whether a node makes or reads a sequence or an optional value."""
         return not node.domain and (
-            node.op_type in OPERATORS or (node.op_type == "Identity" and self.has(node.inputs[0]))
+            node.op_type in OPERATORS or (node.op_type == "Identity" and any(map(self.has, node.inputs[:1])))
         )
 
     def has(self, name: str) -> bool:

@@ -311,6 +311,8 @@ def _check_carried(
         if one != other:
             message = f"{name!r} is {_words(one)} before an iteration of {called(node)} and {_words(other)} after it, "
             message += "so its sizes depend on the number of iterations; they must be known before anything is computed"
+            if node.op_type == "Loop":  # its number of iterations may be known later
+                raise _depends(message, _words(one))
             raise refused(("proto",), message, list(other.shape), _words(one))
 
 
