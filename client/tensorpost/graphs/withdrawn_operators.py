@@ -119,7 +119,7 @@ def _image_scaled(to: _Writer) -> None:
 
 
 def _cropped(to: _Writer) -> None:
-    """Without `border` (left, top, right, bottom); or the `scale` (height, width) from left and top on."""
+    """The picture without `border` (left, top, right, bottom), or the part of size `scale` that begins there."""
     _, _, *sizes = _image(to)
     border, scale = _numbers(to, "border"), _numbers(to, "scale")
     if len(border) != 4 or len(scale) not in (0, 2):
