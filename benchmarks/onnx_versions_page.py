@@ -21,7 +21,8 @@ these bytes; the cases of the newest release are those that the installed packag
 `make onnx-versions BACKENDS=cuda` does the same on a GPU.
 
 The runner reads the files with two exceptions: a case of 1.0 is a node, of which a model of opset 2 is made; and before
-1.19 files call bfloat16 uint16, and are read as what the model declares.
+1.19 files call bfloat16 uint16, and are read as what the model declares. The tensors of a sequence are compared one by
+one, since the runner does not compare scalars in it.
 """
 
 

@@ -30,6 +30,7 @@ from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Vio
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
 from .loop_iterations import UnknownIteration, iterations_of
+from .model_lists import NO_LISTS, ListedOutput, ListedOutputs
 from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
@@ -57,11 +58,13 @@ class ModelGraph(NamedTuple):
         document: the graph's document, for tensors of the sizes that it was made for.
         inputs: the name in the document of each input that a node reads, by its name in the model.
         weights: what other inputs of the document are: the model's large constants.
+        lists: the outputs that are sequences or optional values; see `ListedOutputs`.
     """
 
     document: dict[str, Any]
     inputs: Mapping[str, str]
     weights: Mapping[str, NDArray[Any]]
+    lists: ListedOutputs = NO_LISTS
 
 
 class StageResult(NamedTuple):
@@ -143,6 +146,7 @@ class ModelGraphReader:
         self._inputs: dict[str, str] = {}  # in use, by name in the model
         self._nodes: list[dict[str, Any]] = []
         self._sent = sent
+        self._may_be_lists = {each.name for each in model.outputs if each.kind != "tensor"}
         self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()))
 
     def add(self, place: int, node: ModelNode) -> None:
@@ -471,14 +475,34 @@ class ModelGraphReader:
         """The graph with these outputs."""
         node = ModelNode("", "Identity", "", 13, (), (), {})
         named: dict[str, str] = {}
-        for place, name in enumerate(outputs):
+        tensors, lists = self._listed_outputs(outputs)
+        for place, name in enumerate(tensors):
             text = self._text(name, node, ("graph", "output", place))
             if text in self._constants or text in self._inputs.values():
                 copied = self._free_name(f"{name}_copied")
                 self._nodes.append({"name": copied, "op_type": "Identity", "opset": 13, "inputs": [text]})
                 text = copied
             named[name[:LONGEST_NAME]] = text
-        return self._graph_of(named)
+        return self._graph_of(named)._replace(lists=lists)
+
+    def _listed_outputs(self, outputs: Sequence[str]) -> tuple[list[str], dict[str, ListedOutput]]:
+        """The tensors of outputs, and the outputs that are sequences or optional values."""
+        tensors, lists = list[str](), dict[str, ListedOutput]()
+        for place, name in enumerate(outputs):
+            if name not in self._may_be_lists or not self._sequences.has(name):
+                tensors.append(name)
+                continue
+            listed = self._sequences.listed(name)
+            names = [f"{name}/{at}" for at in range(len(listed))] if isinstance(listed, list) else [f"{name}/value"]
+            for source, target in zip(listed if isinstance(listed, list) else [listed], names, strict=True):
+                if source is not None:
+                    self._add(ModelNode("", "Identity", "", 13, (source,), (target,), {}), ("graph", "output", place))
+                    tensors.append(target)
+            lists[name] = names if isinstance(listed, list) else names[0] if listed is not None else None
+        if not tensors:
+            message = "the outputs have no tensors: sequences without elements, optional values without a value"
+            raise refused(("graph", "output"), message, None, "an output with tensors")
+        return tensors, lists
 
     def _graph_of(self, named: Mapping[str, str]) -> ModelGraph:
         """The graph with these outputs, each the name of a node's output."""

@@ -73,6 +73,11 @@ class ModelSequences:
         """Whether a name is that of a sequence or an optional value."""
         return name in self._sequences or name in self._optionals
 
+    def listed(self, name: str) -> list[str] | str | None:
+        """The tensors of a sequence, or the tensor that an optional value is; None if nothing is in it."""
+        name = self._optionals.get(name, name)
+        return self._sequences.get(name, name) or (None if not name else [])
+
     def expand(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
         """What a node is without sequences.
 
