@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.bounded_node import BoundedNode
-from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
+from ..onnx.model_reader import ML_DOMAIN, MOST_INLINED, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.proto_node import canonical_node
 from ..onnx.result_bounds import BOUNDED, DEPENDS_ON_ELEMENTS, SIZES
@@ -29,9 +29,12 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Violation
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
-from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
+from .loop_iterations import UnknownIteration, iterations_of
+from .model_lists import NO_LISTS, ListedOutput, ListedOutputs
+from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
+from .withdrawn_operators import is_withdrawn, later_nodes
 
 __all__ = ["ModelGraph", "ModelGraphReader", "ModelStage", "StageResult", "UnknownElements"]
 
@@ -55,11 +58,13 @@ class ModelGraph(NamedTuple):
         document: the graph's document, for tensors of the sizes that it was made for.
         inputs: the name in the document of each input that a node reads, by its name in the model.
         weights: what other inputs of the document are: the model's large constants.
+        lists: the outputs that are sequences or optional values; see `ListedOutputs`.
     """
 
     document: dict[str, Any]
     inputs: Mapping[str, str]
     weights: Mapping[str, NDArray[Any]]
+    lists: ListedOutputs = NO_LISTS
 
 
 class StageResult(NamedTuple):
@@ -133,6 +138,7 @@ class ModelGraphReader:
         self._values: dict[str, NDArray[Any]] = {
             name: array for name, array in model.initializers.items() if name not in sent
         } | {**values}
+        self._written = 0  # nodes in the place of others
         self._last = 0  # the place of the node that was read last
         self._texts: dict[str, str] = {}  # what the document calls a tensor, by its name in the model
         self._tensors: dict[str, ReadableTensor] = {}  # by that text
@@ -140,6 +146,7 @@ class ModelGraphReader:
         self._inputs: dict[str, str] = {}  # in use, by name in the model
         self._nodes: list[dict[str, Any]] = []
         self._sent = sent
+        self._may_be_lists = {each.name for each in model.outputs if each.kind != "tensor"}
         self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()))
 
     def add(self, place: int, node: ModelNode) -> None:
@@ -159,6 +166,10 @@ class ModelGraphReader:
             return
         if self._sequences.takes(node):
             self._add_expanded(node, path)
+            return
+        if is_withdrawn(node) and any(node.inputs[:1]) and node.outputs:
+            self._added.pop()  # what is read in its place comes instead
+            self._add_in_place(later_nodes(node, self._layout(node.inputs[0], node, path), path), path)
             return
         layouts = list[Layout | None]()
         if node.op_type in BY_LAYOUT:
@@ -187,6 +198,8 @@ class ModelGraphReader:
             try:
                 self._add_node(node, path)
             except InvalidDescriptor as error:
+                if self._add_iterations(node, path, error):
+                    return
                 if not self._in_stages or not self._is_later(node, error):
                     raise
                 self._wait(node)
@@ -211,10 +224,38 @@ class ModelGraphReader:
             return
         if not any(self._sequences.has(name) for name in node.outputs):
             self._added.pop()  # what is read in its place comes instead
+        self._add_in_place(found, path)
+
+    def _add_in_place(self, found: Expansion, path: tuple[str | int, ...]) -> None:
+        """Read what stands in the place of a node."""
+        self._written += len(found.nodes)
+        if self._written > MOST_INLINED:
+            message = f"the model has more than {MOST_INLINED:,} nodes once its loops are written out"
+            raise refused(path, message, self._written, f"at most {MOST_INLINED:,}")
         self._values |= found.constants
         self._read |= {name for each in found.nodes for name in (*each.reads, *each.outputs)}
         for each in found.nodes:
             self._add(each, path)
+
+    def _add_iterations(self, node: ModelNode, path: tuple[str | int, ...], error: InvalidDescriptor) -> bool:
+        """Read the iterations of a Loop one after another, if it is known how many there are; whether it is.
+
+        Args:
+            node: the node, which was added last.
+            path: where it is in the model.
+            error: why it is not read as a node; raised again if one of its iterations is not read.
+        """
+        iterations = iterations_of(node, self._values)
+        if iterations is None:
+            return False
+        self._added.pop()  # what is read in its place comes instead
+        try:
+            while (found := iterations.next_one(self._values)) is not None:
+                self._add_in_place(found, path)
+            self._add_in_place(iterations.results(), path)
+        except (InvalidDescriptor, UnknownOperator, UnknownIteration):
+            raise error from None
+        return True
 
     def _branch_of(self, node: ModelNode) -> str | None:
         """The branch of an If that is taken; None if that is not known.
@@ -434,14 +475,34 @@ class ModelGraphReader:
         """The graph with these outputs."""
         node = ModelNode("", "Identity", "", 13, (), (), {})
         named: dict[str, str] = {}
-        for place, name in enumerate(outputs):
+        tensors, lists = self._listed_outputs(outputs)
+        for place, name in enumerate(tensors):
             text = self._text(name, node, ("graph", "output", place))
             if text in self._constants or text in self._inputs.values():
                 copied = self._free_name(f"{name}_copied")
                 self._nodes.append({"name": copied, "op_type": "Identity", "opset": 13, "inputs": [text]})
                 text = copied
             named[name[:LONGEST_NAME]] = text
-        return self._graph_of(named)
+        return self._graph_of(named)._replace(lists=lists)
+
+    def _listed_outputs(self, outputs: Sequence[str]) -> tuple[list[str], dict[str, ListedOutput]]:
+        """The tensors of outputs, and the outputs that are sequences or optional values."""
+        tensors, lists = list[str](), dict[str, ListedOutput]()
+        for place, name in enumerate(outputs):
+            if name not in self._may_be_lists or not self._sequences.has(name):
+                tensors.append(name)
+                continue
+            listed = self._sequences.listed(name)
+            names = [f"{name}/{at}" for at in range(len(listed))] if isinstance(listed, list) else [f"{name}/value"]
+            for source, target in zip(listed if isinstance(listed, list) else [listed], names, strict=True):
+                if source is not None:
+                    self._add(ModelNode("", "Identity", "", 13, (source,), (target,), {}), ("graph", "output", place))
+                    tensors.append(target)
+            lists[name] = names if isinstance(listed, list) else names[0] if listed is not None else None
+        if not tensors:
+            message = "the outputs have no tensors: sequences without elements, optional values without a value"
+            raise refused(("graph", "output"), message, None, "an output with tensors")
+        return tensors, lists
 
     def _graph_of(self, named: Mapping[str, str]) -> ModelGraph:
         """The graph with these outputs, each the name of a node's output."""

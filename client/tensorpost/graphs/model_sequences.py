@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,9 @@ from ..onnx.model_reader import MOST_INLINED, ModelNode, inlined_nodes, refused
 from ..onnx.node_reading import MOST_ENTRIES
 from ..values.layout import Layout
 from ..values.problems import counted
-from .model_nodes import called
+from .model_nodes import Expansion, called
 
-__all__ = ["Expansion", "ModelSequences", "UnknownPosition"]
+__all__ = ["ModelSequences", "UnknownPosition"]
 
 MOST_ELEMENTS = 1024
 """Tensors of a sequence; a node has no more outputs."""
@@ -47,18 +47,6 @@ class UnknownPosition(Exception):
         self.name = name
 
 
-class Expansion(NamedTuple):
-    """What stands in the place of a node that works on sequences.
-
-    Attributes:
-        nodes: nodes of tensors.
-        constants: tensors whose elements are known, by name.
-    """
-
-    nodes: Sequence[ModelNode] = ()
-    constants: Mapping[str, NDArray[Any]] = {}
-
-
 class ModelSequences:
     """The sequences and the optional values of a model.
 
@@ -78,12 +66,17 @@ class ModelSequences:
     def takes(self, node: ModelNode) -> bool:
         """Whether a node makes or reads a sequence or an optional value."""
         return not node.domain and (
-            node.op_type in OPERATORS or (node.op_type == "Identity" and self.has(node.inputs[0]))
+            node.op_type in OPERATORS or (node.op_type == "Identity" and any(map(self.has, node.inputs[:1])))
         )
 
     def has(self, name: str) -> bool:
         """Whether a name is that of a sequence or an optional value."""
         return name in self._sequences or name in self._optionals
+
+    def listed(self, name: str) -> list[str] | str | None:
+        """The tensors of a sequence, or the tensor that an optional value is; None if nothing is in it."""
+        name = self._optionals.get(name, name)
+        return self._sequences.get(name, name) or (None if not name else [])
 
     def expand(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
         """What a node is without sequences.

@@ -51,11 +51,13 @@ class ModelTensor:
         name: its name in the model.
         data_type: its element type; None if the model does not say.
         sizes: numbers, names, and None where nothing is said; None if not even the rank is.
+        kind: `tensor`, or `sequence` or `optional`, whose tensors have the element type.
     """
 
     name: str
     data_type: DataType | None = None
     sizes: tuple[int | str | None, ...] | None = None
+    kind: str = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +171,12 @@ class OnnxModel:
     defaults: frozenset[str] = frozenset()
 
 
-def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
+def read_model(content: bytes | bytearray | memoryview, *, lists: bool = False) -> OnnxModel:
     """Read a model.
 
     Args:
         content: the bytes of a ModelProto.
+        lists: whether its inputs and outputs may be sequences and optional values (`graphs/model_lists.py`).
 
     Raises:
         InvalidDescriptor: the bytes are no model, or it needs what is not computed: external data, a custom domain,
@@ -202,7 +205,7 @@ def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
     if graph is None or ir_version < OLDEST_IR:
         raise broken("it has no graph" if graph is None else f"its IR version {ir_version} is older than {OLDEST_IR}")
     known = dict([_read_function(each) for each in functions])
-    model = _read_graph(graph, opsets)
+    model = _read_graph(graph, opsets, lists=lists)
     nodes = _Inliner(known).inlined(model.nodes)
     return replace(
         model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version, opsets=opsets
@@ -228,7 +231,8 @@ def _read_opset(message: memoryview, opsets: dict[str, int]) -> None:
 
 
 def _read_graph(
-    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int] = ("graph",), depth: int = 0
+    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int] = ("graph",), depth: int = 0, *,
+    lists: bool = False,
 ) -> OnnxModel:  # fmt: skip
     nodes: list[ModelNode] = []
     inputs: list[ModelTensor] = []
@@ -242,9 +246,9 @@ def _read_graph(
                 name, array = _read_tensor(field.data, (*path, "initializer", len(initializers)))
                 initializers[name] = array
             case 11:
-                inputs.append(_read_value_info(field.data, (*path, "input"), is_tensor=not depth))
+                inputs.append(_read_value_info(field.data, (*path, "input"), is_tensor=not depth, lists=lists))
             case 12:
-                outputs.append(_read_value_info(field.data, (*path, "output"), is_tensor=not depth))
+                outputs.append(_read_value_info(field.data, (*path, "output"), is_tensor=not depth, lists=lists))
             case 15:
                 raise refused((*path, "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
             case _:
@@ -254,7 +258,7 @@ def _read_graph(
     return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0, defaults=defaults)
 
 
-def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tensor: bool) -> ModelTensor:
+def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tensor: bool, lists: bool) -> ModelTensor:
     """An input or an output of a graph; within a model there may be sequences, whose tensors say their types."""
     found = ModelTensor("")
     for field in fields(message):
@@ -264,9 +268,26 @@ def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tenso
             for kind in fields(field.data):
                 if kind.number == 1:
                     found = _with_tensor_type(found, kind.data)
+                elif lists and kind.number in _LISTS:
+                    found = _of_elements(replace(found, kind=_LISTS[kind.number]), kind.data)
                 elif is_tensor:
                     message_ = f"{found.name!r} is a sequence, a map or an optional value, and a call has tensors only"
                     raise refused((*path, found.name), message_, None, "a tensor")
+    return found
+
+
+_LISTS = {4: "sequence", 9: "optional"}
+"""Fields of TypeProto."""
+
+
+def _of_elements(found: ModelTensor, message: memoryview) -> ModelTensor:
+    """The input or output with the element type of what is in its sequence or optional value."""
+    for field in fields(message):
+        for kind in fields(field.data):
+            if kind.number == 1:
+                return replace(_with_tensor_type(found, kind.data), sizes=None)
+            if kind.number in _LISTS:
+                return _of_elements(found, kind.data)
     return found
 
 
