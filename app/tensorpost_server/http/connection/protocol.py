@@ -12,8 +12,9 @@ included, is uvicorn's. What the bytes are that arrive next is a state (`connect
 4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed.
 5. Requests of different callers' addresses are read, begin and go on in turn, a few in each turn of the event loop
    (`request_turns.py`).
-6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
-   through the extension of `whole_messages.py`, is answered by its `Replay` (`whole_responses.py`).
+6. A request whose head is the same, byte for byte, as that of a request that was answered through the extension of
+   `whole_messages.py` is answered by its `Replay` (`whole_responses.py`); if its body arrives in parts, it is received
+   into the memory of its call first (`replayed_body.py`).
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class ReplayedBody(asyncio.BufferedProtocol):
     def __init__(self, connection: ReplayingConnection, head: bytes, reception: Reception) -> None:
         self._connection, self._head, self.reception = connection, head, reception
         self._left = reception.memory
+        self._next = memoryview(b"")  # bytes after the body
         self._is_installed = False
         self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing
 

@@ -27,7 +27,7 @@ ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes, int] | None]
 
 
 class Reception(Protocol):
-    """Memory that a body is received into, and the answer to it. `answer` or `end` is called once, unless both are.
+    """Memory that a body is received into, and the answer to it; `end` is called in any case.
 
     Attributes:
         memory: room for the whole body.
@@ -36,11 +36,11 @@ class Reception(Protocol):
     memory: memoryview
 
     def answer(self) -> tuple[bytes, bytes, int] | None:
-        """As a `ReplayFunction`, once the body is in the memory."""
+        """The answer to the body that is in the memory now; see `ReplayFunction`. Called once at most."""
         ...
 
     def end(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory; a second call does nothing."""
         ...
 
 
