@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,10 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensorpost.values.problems import ServerFault, TensorpostError, from_problem
+from tensorpost.values.problems import InvalidParameter, ServerFault, TensorpostError, from_problem
 
 from .shared.process_group import ProcessGroup, places_of
-from .shared.shared_folder import SharedFolder
+from .shared.shared_folder import SharedFolder, parent_folder
 
 _RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """How long a process waits that ended by itself, one time after the other; from the start when it has run a minute."""
@@ -84,6 +85,9 @@ class Supervisor:
         log_level: the least important messages that are shown.
         drain_seconds: how long a process may take to end in order.
         announce: called once, when all processes take connections.
+
+    Raises:
+        InvalidParameter: what they share cannot be made.
     """
 
     def __init__(
@@ -93,9 +97,7 @@ class Supervisor:
         self._processes, self._listener, self._grpc = processes, listener, grpc
         self._chosen = {name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()}
         self._log_level, self._drain_seconds, self._announce = log_level, drain_seconds, announce
-        self._folder = SharedFolder.make()
-        ProcessGroup.create(self._folder.path, processes)
-        self._group = ProcessGroup.join(self._folder.path, 0, processes)
+        self._folder, self._group = _shared(processes)
         self._life, self._life_of_processes = os.pipe()  # the processes have the reading end
         self._running: list[_Process] = []
         self._due: list[tuple[float, int]] = []  # places whose process is started again, and when
@@ -341,6 +343,23 @@ class Supervisor:
         os.close(process.said)
         process.said = -1
         self._cannot_start(process, said or {"detail": "it ended before it was ready"})
+
+
+def _shared(processes: int) -> tuple[SharedFolder, ProcessGroup]:
+    """What so many processes share, new."""
+    folder: SharedFolder | None = None
+    try:
+        folder = SharedFolder.make()
+        ProcessGroup.create(folder.path, processes)
+        return folder, ProcessGroup.join(folder.path, 0, processes)
+    except (OSError, sqlite3.Error) as error:
+        if folder is not None:
+            folder.release()
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidParameter(
+            f"what {processes} processes share cannot be made in {parent_folder()}: {reason}; make room there (docker "
+            "run --shm-size), let this user write there, or use one process (--workers 1)"
+        ) from None
 
 
 def _imports_from_here() -> bool:

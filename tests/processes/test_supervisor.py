@@ -140,3 +140,12 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_where_nothing_can_be_shared_the_server_does_not_start() -> None:
+    before = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    with (
+        pytest.raises(RuntimeError, match="what 2 processes share cannot be made in /dev/shm: File too large; make"),
+        live_process(before, **TWO),
+    ):
+        pass

@@ -80,16 +80,21 @@ class ProcessGroup:
         for counts in (self.requests, self.connections, self.grpc_connections):
             if isinstance(counts, SharedCounts):
                 counts.clear(place)
-        assert self.folder is not None
-        with self.database.change() as database:
-            database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
-            database.execute(
-                "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
-                "(SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number))",
-                (place,),
-            )
-            (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
-            self.requests.hold(int(held_bytes) - self.requests.held_bytes)
+        moved = 0
+        try:
+            with self.database.change() as database:
+                database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
+                database.execute(
+                    "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
+                    "(SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number))",
+                    (place,),
+                )
+                (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
+                moved = int(held_bytes) - self.requests.held_bytes
+                self.requests.hold(moved)
+        except BaseException:
+            self.requests.hold(-moved)  # the tensors are still there
+            raise
         self._remove_files(place)
 
     def _remove_files(self, place: int) -> None:

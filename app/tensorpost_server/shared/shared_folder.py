@@ -23,6 +23,11 @@ RESERVED_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
+def parent_folder() -> Path:
+    """Where the folder is made."""
+    return MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+
+
 class SharedFolder:
     """The folder while this process uses it, which its lock on a file there says; the system ends the lock.
 
@@ -51,7 +56,7 @@ class SharedFolder:
         Raises:
             OSError: it cannot be made.
         """
-        parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+        parent = parent_folder()
         for path in parent.glob(f"{_PREFIX}*"):
             _remove_unless_used(path)
         return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), is_new=True)

@@ -15,7 +15,6 @@ from .shared_folder import socket_path
 CHANGE_SECONDS, ANSWER_SECONDS = 30.0, 5.0
 """How long another process may take to do what it is asked to, and for an answer that says something of it."""
 
-_MOST_QUESTION_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 
 Answers = Mapping[str, Callable[..., Awaitable[Any]]]
@@ -44,7 +43,8 @@ class Siblings:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                question, *arguments = json.loads(await reader.read(_MOST_QUESTION_BYTES))
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    question, *arguments = json.loads(await reader.read())
                 writer.write(json.dumps(await answers[question](*arguments)).encode())
                 writer.write_eof()
                 await writer.drain()
