@@ -154,7 +154,11 @@ def _random(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def ours(
-    backend: Backend, desc: OperatorDesc, inputs: Sequence[NDArray[Any]], pool: ThreadPoolExecutor
+    backend: Backend,
+    desc: OperatorDesc,
+    inputs: Sequence[NDArray[Any]],
+    pool: ThreadPoolExecutor,
+    threads: int = THREADS,
 ) -> tuple[Run, Run]:
     """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
@@ -171,7 +175,10 @@ def ours(
             for index in indices:
                 run.compute(index)
 
-        for thread in [pool.submit(work) for _ in range(THREADS)]:
+        if threads == 1:
+            work()
+            return
+        for thread in [pool.submit(work) for _ in range(threads)]:
             thread.result()
 
     def whole() -> NDArray[Any]:
