@@ -157,7 +157,11 @@ def _random(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def ours(
-    backend: Backend, desc: OperatorDesc, inputs: Sequence[NDArray[Any]], pool: ThreadPoolExecutor
+    backend: Backend,
+    desc: OperatorDesc,
+    inputs: Sequence[NDArray[Any]],
+    pool: ThreadPoolExecutor,
+    threads: int = THREADS,
 ) -> tuple[Run, Run]:
     """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
@@ -175,7 +179,7 @@ def ours(
             for index in indices:
                 run.compute(index)
 
-        others = [pool.submit(work) for _ in range(0 if divided else THREADS - 1)]
+        others = [pool.submit(work) for _ in range(0 if divided else threads - 1)]
         work()
         for other in others:
             other.result()

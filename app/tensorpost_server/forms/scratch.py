@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 KEPT = 8  # blocks that are kept for the next call
 BYTES = 4 << 20  # of each
@@ -18,25 +18,30 @@ _free: list[NDArray[np.uint8]] = []
 
 
 class Scratch:
-    """Arrays one after the other in a block of memory, until `reset`; new memory once the block is full."""
+    """Arrays one after the other in a block of memory; new memory once the block is full."""
 
     __slots__ = ("_memory", "_used")
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self._memory, self._used = memory, 0
 
-    def reset(self) -> None:
-        """The arrays that were made so far are not used any more."""
-        self._used = 0
-
-    def empty(self, sizes: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    def empty(self, sizes: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array of undefined content."""
-        kind = np.dtype(dtype)
-        begin, end = self._used, self._used + math.prod(sizes) * kind.itemsize
+        made = self._array(sizes, dtype)
+        self._used = min(len(self._memory), self._used + -(-made.nbytes // _ALIGNMENT) * _ALIGNMENT)
+        return made
+
+    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A packed copy of an array, until the next array is made or copied."""
+        made = self._array(array.shape, array.dtype)
+        np.copyto(made, array)
+        return made
+
+    def _array(self, sizes: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        end = self._used + math.prod(sizes) * dtype.itemsize
         if end > len(self._memory):
-            return np.empty(sizes, kind)
-        self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
-        return self._memory[begin:end].view(kind).reshape(sizes)
+            return np.empty(sizes, dtype)
+        return self._memory[self._used : end].view(dtype).reshape(sizes)
 
 
 @contextmanager

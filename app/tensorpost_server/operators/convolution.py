@@ -18,16 +18,16 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import ConvolutionMode
 
 from ..forms import Box, BoxFunction, Pointwise, Window
-from ..forms.base import blocks, extents, go_on
+from ..forms.base import blocks, extents, go_on, whole_box
 from ..forms.float16 import wide
 from ..forms.scratch import scratch
 from .product import activation_form, finish, product_scratch, sums_of
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of_class
 
-BLOCK = 1 << 19  # elements that windows read, side by side; they stay in a cache
+BLOCK = 1 << 19  # elements that windows read, side by side: 1 MiB of float32, which stays in the second-level cache
 LEAST_CHANNELS, MOST_CHANNELS = 32, 128  # of a slice of a single picture: half of them, but within these bounds
-LEAST_PIXELS, MOST_PIXELS = 64, 4096  # of a block: a product of fewer columns takes longer for each
+LEAST_PIXELS = 64  # of a block: a product of fewer columns takes longer for each
 
 
 @form_of_class(dml.ConvolutionOperatorDesc)
@@ -168,6 +168,12 @@ def _finite(filters: Any) -> bool:
     return bool(np.isfinite(np.dot(flat, flat)))
 
 
+def _slices(part: Box, box: Box, channels: slice) -> tuple[slice, ...]:
+    """Where a part of pictures and their dimensions lies in an array of the box, which has channels as well."""
+    at, *inside = [slice(low - start, high - start) for (low, high), (start, _) in zip(part, box, strict=True)]
+    return (at, channels, *inside)
+
+
 def _gather(x: Any, filters: Any, box: Box, made: Any, window: Window, groups: int, widened: Any) -> None:
     """A product of the filters and of what each window reads, side by side, for each block of the output."""
     images, (channel, end), *spans = box
@@ -177,30 +183,28 @@ def _gather(x: Any, filters: Any, box: Box, made: Any, window: Window, groups: i
     pixels = math.prod(extents((images, *spans)))
     together = max(1, BLOCK // max(1, summed * pixels)) if channel % own == end % own == 0 else 1
     in_place = math.prod(window.taps) == math.prod(window.strides) == 1
-    with scratch() as memory:
-        for group in range(first, stop, together):
-            last = min(group + together, stop)
-            low, high = max(channel, group * own), min(end, last * own)
-            weights = filters[low:high].reshape(last - group, -1, summed)
-            inside = slice(group * count, last * count)
-            for part in blocks((images, *spans), min(MOST_PIXELS, max(LEAST_PIXELS, BLOCK // (len(weights) * summed)))):
-                go_on()
-                memory.reset()
-                read = window.view(x[slice(*part[0]), inside], part[1:], widened, memory)
-                if in_place:
-                    columns = read
-                else:
-                    columns = memory.empty(read.shape, read.dtype)
-                    np.copyto(columns, read)
-                at = [
-                    slice(low - start, high - start)
-                    for (low, high), (start, _) in zip(part, (images, *spans), strict=True)
-                ]
-                sums = made[(at[0], slice(low - channel, high - channel), *at[1:])]
-                flat = sums.reshape(len(sums), *weights.shape[:2], -1)
-                np.matmul(weights, columns.reshape(len(sums), len(weights), summed, -1), out=flat)
-                if not np.may_share_memory(flat, sums):
-                    sums[...] = flat.reshape(sums.shape)
+    for group in range(first, stop, together):
+        last = min(group + together, stop)
+        low, high = max(channel, group * own), min(end, last * own)
+        weights = filters[low:high].reshape(last - group, -1, summed)
+        inside = slice(group * count, last * count)
+        pixels = max(LEAST_PIXELS, BLOCK // (len(weights) * summed))
+        read_together = BLOCK // ((last - group) * count * math.prod(window.strides))
+        for outer in blocks((images, *spans), max(pixels, read_together)):
+            with scratch() as memory:
+                read = window.view(x[slice(*outer[0]), inside], outer[1:], widened, memory)
+                target = made[_slices(outer, (images, *spans), slice(low - channel, high - channel))]
+                for part in blocks(whole_box(extents(outer)), pixels):
+                    go_on()
+                    at, *near = [slice(*span) for span in part]
+                    columns = read[(at, ..., *near)]
+                    if not in_place:
+                        columns = memory.copied(columns)
+                    sums = target[(at, slice(None), *near)]
+                    flat = sums.reshape(len(sums), *weights.shape[:2], -1)
+                    np.matmul(weights, columns.reshape(len(sums), len(weights), summed, -1), out=flat)
+                    if not np.may_share_memory(flat, sums):
+                        sums[...] = flat.reshape(sums.shape)
 
 
 def _spread(x: Any, filters: Any, box: Box, made: Any, window: Window, groups: int, widened: Any) -> None:
