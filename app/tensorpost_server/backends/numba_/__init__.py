@@ -29,7 +29,7 @@ from tensorpost.values.layout import Layout
 from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise, SqueezedLines
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
-from ...forms.base import Box, blocks, extents
+from ...forms.base import Box, blocks, extents, whole_box
 from ...forms.expression import Operand
 from ...forms.onnx_axes import FilterMap
 from ...forms.onnx_resize import OnnxResize
@@ -62,6 +62,7 @@ DENSEST = 64  # entries of the input for each of the output; more would make the
 
 PART_BYTES = {"expressions": 1 << 19, "reductions": 1 << 19}
 """Bytes that a part reads of an input, by the planner's group: 5 to 20 us of a core. Boxes of others have one part."""
+LEAST_PARTS = 16  # of a step; the cost of helpers that wake and sleep again is more than less than 0.1 ms is worth
 NARROWEST = 1024  # bytes of neighbours that a part reads, if it reads several rows: less takes longer
 
 PlannerFactory = Callable[[Kernels], Planner]
@@ -117,10 +118,13 @@ class _Recipe:
         elements, size_in_bytes = math.prod(extents(box)), PART_BYTES.get(self.planner.group)
         if size_in_bytes is None or not self.sources:
             return elements
-        work, source = max(1, self.step.form.work(box, output)), self.sources[0]
+        form, source, whole = self.step.form, self.sources[0], whole_box(self.step.outputs[output].layout.sizes)
+        part = size_in_bytes // source.item
+        if form.work(whole, output) < LEAST_PARTS * part:
+            return elements
         has_columns = any(b - a > 1 and step == source.item for (a, b), step in zip(box, source.strides, strict=False))
         least = NARROWEST // source.item if has_columns else 1
-        return max(least, size_in_bytes // source.item * elements // work)
+        return max(least, part * elements // max(1, form.work(box, output)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class NumbaBackend(NumpyBackend):
         return "+".join(dict.fromkeys(others))
 
     def divides(self, plan: Plan) -> bool:
-        """Whether helpers compute parts of the plan's slices, if these are large enough."""
+        """Whether helpers compute parts of the plan's slices, if it is large enough."""
         planners = [self._recipe(step).planner for step in plan.steps]
         return all(planner is not None and planner.group in PART_BYTES for planner in planners)
 

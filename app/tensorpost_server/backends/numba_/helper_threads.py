@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .library import CompiledKernel
 
-LOOKING_SECONDS = 1e-4  # after a job; a thread that sleeps takes about as long to begin
+LOOKING_SECONDS = 3e-5  # after a job: several times what passes between two slices of a call
 MOST_HELPERS = 7
 _AWAIT_SECONDS = 5e-5  # between two looks for a helper that gets no processor
 _LOOKS_TIMED = 1000
