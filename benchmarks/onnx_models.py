@@ -221,7 +221,7 @@ def time_partitions() -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session: Any = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-        document, arrays = model_call(model, inputs, None)
+        document, arrays, *_ = model_call(model, inputs, None)
         layouts = {key: Layout.row_major(data_type(array.dtype), array.shape) for key, array in arrays.items()}
         graph = read_graph(document, layouts, most_nodes=5000)
         plans = [make_plan(graph, SLICE_BYTES + 1, by_onnx_runtime=whole) for whole in (False, True)]
