@@ -71,7 +71,7 @@ build/perf-analyzer:  # a program, of Python there is nothing in it; pip would r
 kserve-test: .venv/.dev $(PEERS)/kserve  ## every method of KServe's own clients; the package takes 450 MB, in build/peers
 	PEERS=$(PEERS) $(RUN)python -m pytest -n 0 tests/open_inference/test_kserve.py
 
-onnx-versions: .venv/.dev  ## ONNX's node tests of every release since 1.2, on BACKENDS; downloads 300 MB into build; writes docs/onnx-versions.md
+onnx-versions: .venv/.dev  ## ONNX's node tests of every release since 1.0, on BACKENDS; downloads 300 MB into build; writes docs/onnx-versions.md
 	$(RUN)python -m benchmarks.onnx_versions --backends $(BACKENDS)
 	$(RUN)python -m benchmarks.onnx_versions --write
 

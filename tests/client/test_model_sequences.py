@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tensorpost import Client
-from tensorpost.calls.model_calls import model_call
+from tensorpost.calls.model_calls import load_model, model_call
 from tensorpost.problems import InvalidDescriptor
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -228,6 +228,7 @@ def test_what_is_wrong_is_named(first: Any, second: Any, words: str) -> None:
 
 
 def test_sequences_of_calls_are_refused_by_name() -> None:
+    """Where a model is stored, or sent by HTTP; `run_model` takes and gives them."""
     graph = helper.make_graph(
         [node("SequenceConstruct", ["x"], ["made"])], "g", [helper.make_tensor_value_info("x", FLOAT, [3, 4])],
         [helper.make_tensor_sequence_value_info("made", FLOAT, None)],
@@ -237,7 +238,7 @@ def test_sequences_of_calls_are_refused_by_name() -> None:
     with pytest.raises(
         InvalidDescriptor, match=r"graph\.output\.made: 'made' is a sequence, a map or an optional value"
     ):
-        model_call(model, X, None)
+        load_model(model)
 
 
 def test_sequences_that_become_too_many_nodes_are_refused() -> None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,14 @@ from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Vio
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
 from .loop_iterations import UnknownIteration, iterations_of
-from .model_lists import NO_LISTS, ListedOutput, ListedOutputs
+from .model_lists import ListedOutput
 from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
+from .model_stages import ModelGraph, ModelStage, StageResult
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
 from .withdrawn_operators import is_withdrawn, later_nodes
 
-__all__ = ["ModelGraph", "ModelGraphReader", "ModelStage", "StageResult", "UnknownElements"]
+__all__ = ["ModelGraphReader", "UnknownElements"]
 
 MOST_BY_VALUE = 1024
 """Elements of a constant of whole numbers that stands in the document; larger ones are inputs."""
@@ -49,54 +50,6 @@ MOST_DECIDING = 64
 _MOST_INNER_NODES = 10_000  # as of a model
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_/:-]+")
-
-
-class ModelGraph(NamedTuple):
-    """A model as a graph.
-
-    Attributes:
-        document: the graph's document, for tensors of the sizes that it was made for.
-        inputs: the name in the document of each input that a node reads, by its name in the model.
-        weights: what other inputs of the document are: the model's large constants.
-        lists: the outputs that are sequences or optional values; see `ListedOutputs`.
-    """
-
-    document: dict[str, Any]
-    inputs: Mapping[str, str]
-    weights: Mapping[str, NDArray[Any]]
-    lists: ListedOutputs = NO_LISTS
-
-
-class StageResult(NamedTuple):
-    """A tensor that a stage makes for the rest of the model.
-
-    Attributes:
-        name: its name in the rest of the model.
-        output: the output of the stage's graph that it is, or of which it is the begin.
-        rank: how many sizes it has, if it is the result of a bounded node; else None.
-        sizes: the output with the sizes of the bounded node's results; empty if it is none.
-        first: where its sizes begin there.
-    """
-
-    name: str
-    output: str
-    rank: int | None = None
-    sizes: str = ""
-    first: int = 0
-
-
-class ModelStage(NamedTuple):
-    """What of a model is computed before the sizes of the rest are known.
-
-    Attributes:
-        graph: computes the results.
-        results: the tensors that the rest reads.
-        rest: the rest of the model, whose inputs are these, and inputs of the model.
-    """
-
-    graph: ModelGraph
-    results: Sequence[StageResult]
-    rest: OnnxModel
 
 
 class UnknownElements(Exception):
