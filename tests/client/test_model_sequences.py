@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -259,3 +260,16 @@ def test_sequences_that_become_too_many_nodes_are_refused() -> None:
         model_call(model_of(nodes, "y"), np.zeros((1000, 1), np.float32), None)
     with pytest.raises(InvalidDescriptor, match="makes a sequence of 1,025 tensors"):
         model_call(model_of(nodes, "y"), np.zeros((1025, 1), np.float32), None)
+
+
+def test_what_splits_into_too_many_is_refused_before_memory_is_taken() -> None:
+    model = model_of([node("SplitToSequence", ["x"], ["s"]), node("SequenceLength", ["s"], ["y"])], "y")
+    x = np.zeros((1 << 21, 0), np.float32)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidDescriptor, match="makes a sequence of 2,097,152 tensors"):
+            model_call(model, x, None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20

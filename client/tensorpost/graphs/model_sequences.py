@@ -166,8 +166,10 @@ class ModelSequences:
             raise refused(path, message, axis, f"{-len(sizes)} to {len(sizes) - 1}")
         axis %= len(sizes)
         length, by = sizes[axis], self._known(node, 1)
+        step = 1 if by is None else int(by) if not by.ndim else 0
+        count = -(-length // step) if step > 0 else 0 if by is None or not by.ndim else by.size
+        self._check_length(node, path, count)
         if by is None or not by.ndim:
-            step = 1 if by is None else int(by)
             parts = [min(step, length - at) for at in range(0, length, step)] if step > 0 else []
         else:
             parts = [int(each) for each in by]
@@ -258,10 +260,13 @@ class ModelSequences:
         return Expansion()
 
     def _make(self, node: ModelNode, path: Sequence[str | int], names: list[str]) -> None:
-        if len(names) > MOST_ELEMENTS:
-            message = f"the node {called(node)} makes a sequence of {len(names):,} tensors"
-            raise refused(path, message, len(names), f"at most {MOST_ELEMENTS} tensors")
+        self._check_length(node, path, len(names))
         self._sequences[node.outputs[0]] = names
+
+    def _check_length(self, node: ModelNode, path: Sequence[str | int], count: int) -> None:
+        if count > MOST_ELEMENTS:
+            message = f"the node {called(node)} makes a sequence of {count:,} tensors"
+            raise refused(path, message, count, f"at most {MOST_ELEMENTS} tensors")
 
     def _sequence(self, node: ModelNode, place: int, path: Sequence[str | int]) -> list[str]:
         name = node.inputs[place] if place < len(node.inputs) else ""
