@@ -188,7 +188,7 @@ class ModelGraphReader:
         else:
             try:
                 self._add_node(node, path)
-            except InvalidDescriptor as error:
+            except (InvalidDescriptor, UnknownOperator, NoBackend) as error:
                 if not self._in_stages or not self._is_later(node, error):
                     raise
                 self._wait(node)
@@ -311,13 +311,15 @@ class ModelGraphReader:
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
 
-    def _is_later(self, node: ModelNode, error: InvalidDescriptor) -> bool:
+    def _is_later(self, node: ModelNode, error: InvalidDescriptor | UnknownOperator | NoBackend) -> bool:
         """Whether a node can be read once what is before it was computed.
 
         Raises:
             UnknownElements: it can be read with elements of inputs that are there.
         """
-        if not any(each.code == DEPENDS_ON_ELEMENTS for each in error.violations):
+        violations = error.violations if isinstance(error, InvalidDescriptor) else ()
+        is_choice = node.op_type == "If" and not node.domain  # of which only the branch that is taken must be right
+        if not is_choice and not any(each.code == DEPENDS_ON_ELEMENTS for each in violations):
             return False
         deciding = [name for name in self._deciding(node) if name and name not in self._values]
         self._require_knowable(deciding)
