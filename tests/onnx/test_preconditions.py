@@ -45,6 +45,16 @@ def convolution(path: str, words: str, **shapes: tuple[int, ...]) -> Wrong:
     return Wrong("ConvInteger", 10, good | shapes, path, words)
 
 
+def recurrent(op_type: str, gates: int, name: str, *shape: int, **attributes: Any) -> Wrong:
+    good: dict[str, tuple[int, ...]] = {
+        "X": (5, 3, 4), "W": (1, gates * 6, 4), "R": (1, gates * 6, 6), "B": (1, 2 * gates * 6),
+        "initial_h": (1, 3, 6),
+    }  # fmt: skip
+    shapes = good | ({name: shape} if shape else {})
+    return Wrong(op_type, 14, shapes, f"$.inputs.{name}", f"{name} of {op_type} has the shape",
+                 {"hidden_size": 6} | attributes)  # fmt: skip
+
+
 FLAT = {"Q": (2, 3, 8), "K": (2, 5, 6), "V": (2, 5, 6)}
 WRONG = [
     attention("$.attributes.scale", "scale of Attention is -1.0", scale=-1.0),
@@ -66,6 +76,14 @@ WRONG = [
                 w_zero_point=(3,)),
     convolution("$.inputs.w_zero_point", r"the shape \[2\]", w_zero_point=(2,)),
     convolution("$.inputs.x_zero_point", "not one number", x_zero_point=(2,)),
+    recurrent("RNN", 1, "W", 1, 6, 3),
+    recurrent("RNN", 1, "W", direction="bidirectional"),
+    recurrent("GRU", 3, "R", 1, 18, 5),
+    recurrent("GRU", 3, "B", 1, 18),
+    recurrent("LSTM", 4, "initial_h", 3, 1, 6),
+    recurrent("LSTM", 4, "W", hidden_size=5),
+    Wrong("BatchNormalization", 9, {"X": (1, 2, 4), "scale": (3,), "B": (2,), "mean": (2,), "var": (2,)},
+          "$.inputs.scale", r"the shape \[3\], not \[2\], one for each channel"),
     convolution("$.inputs.w", "filters for 2 channels in 1 group", w=(4, 3, 3, 2)),
 ]  # fmt: skip
 
@@ -78,7 +96,11 @@ def kind_of(case: Wrong, name: str) -> str:
 
 def slots(case: Wrong) -> list[str]:
     """Its inputs by position."""
-    names = ["Q", "K", "V", "attn_mask", "past_key", "past_value"] if case.op_type == "Attention" else [*case.shapes]
+    names = [*case.shapes]
+    if case.op_type == "Attention":
+        names = ["Q", "K", "V", "attn_mask", "past_key", "past_value"]
+    if case.op_type in ("RNN", "GRU", "LSTM"):
+        names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
     return [name if name in case.shapes else "" for name in names]
 
 
@@ -106,6 +128,21 @@ def test_onnx_runtime_refuses_it_too(case: Wrong) -> None:
     options.log_severity_level = 4
     with pytest.raises(Exception, match="ONNXRuntimeError"):
         onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, arrays)
+
+
+def test_states_lie_as_the_layout_says() -> None:
+    """ONNX Runtime computes no network with `layout=1`, so the server does it itself."""
+    shapes = {"X": (3, 5, 4), "W": (1, 6, 4), "R": (1, 6, 6), "sequence_lens": (3,)}
+    inputs = {name: OnnxTensor("int32" if name[0] == "s" else "float32", shape) for name, shape in shapes.items()}
+
+    def output(*state: int) -> tuple[int, ...]:
+        given = inputs | {"initial_h": OnnxTensor("float32", state)}
+        node = OnnxNode("RNN", given, {"hidden_size": 6, "layout": 1}, opset=14, outputs=2)
+        return node.results[1][1].shape
+
+    assert output(3, 1, 6) == (3, 1, 6)
+    with pytest.raises(InvalidDescriptor, match=r"initial_h of RNN has the shape \[1, 3, 6\], not \[3, 1, 6\]"):
+        output(1, 3, 6)
 
 
 def test_the_server_refuses_a_node_alone_and_one_of_a_model() -> None:

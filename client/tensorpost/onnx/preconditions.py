@@ -2,7 +2,8 @@
 
 ONNX Runtime refuses the same nodes, and functions of arrays, which compute some of them, would fail.
 
-Source: ONNX, Attention-25, ConvInteger-10, Einsum-12; where the text is silent, ONNX Runtime.
+Source: ONNX, Attention-25, BatchNormalization-15, ConvInteger-10, Einsum-12, RNN-22, GRU-22, LSTM-22; where the text is
+silent, ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -150,6 +151,39 @@ def _is_line(shape: Shape, *lengths: int) -> bool:
     return shape == () or (len(shape) == 1 and shape[0] in lengths)
 
 
+# ---- recurrent networks and normalization ----------------------------------------------------------------------------
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def _recurrent(context: InferenceContext) -> None:
+    shapes = {name: tensor.shape for name, tensor in context.tensors.items()}
+    if not {"X", "W", "R"} <= shapes.keys() or {len(shapes[name]) for name in ("X", "W", "R")} != {3}:
+        return  # given by value, or what the inference refuses
+    directions = 2 if context.attributes.get("direction") == "bidirectional" else 1
+    hidden = int(context.attributes.get("hidden_size") or shapes["R"][2])
+    by_batch, (*_, width) = bool(context.attributes.get("layout")), shapes["X"]
+    batch, rows = shapes["X"][0 if by_batch else 1], _GATES[context.schema.op_type] * hidden
+    state = (batch, directions, hidden) if by_batch else (directions, batch, hidden)
+    wanted: Mapping[str, Shape] = {
+        "W": (directions, rows, width), "R": (directions, rows, hidden), "B": (directions, 2 * rows),
+        "sequence_lens": (batch,), "initial_h": state, "initial_c": state, "P": (directions, 3 * hidden),
+    }  # fmt: skip
+    for name, shape in wanted.items():
+        if name in shapes:
+            _require(context, name, shapes[name] == shape, f"{[*shape]}")
+
+
+def _batch_normalization(context: InferenceContext) -> None:
+    if not context.attributes.get("spatial", 1):  # up to opset 8: for each element of an image
+        return
+    _, *others = context.tensors
+    channels = context.first.shape[1] if len(context.first.shape) > 1 else 1
+    for name in others:
+        _require(context, name, context.tensors[name].shape == (channels,), f"[{channels}], one for each channel")
+
+
 _RULES: Mapping[str, Callable[[InferenceContext], None]] = {
-    "Attention": _attention, "ConvInteger": _integer_convolution, "Einsum": _einsum,
+    "Attention": _attention, "BatchNormalization": _batch_normalization, "ConvInteger": _integer_convolution,
+    "Einsum": _einsum, "GRU": _recurrent, "LSTM": _recurrent, "RNN": _recurrent,
 }  # fmt: skip
