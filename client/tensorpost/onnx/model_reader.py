@@ -210,7 +210,11 @@ def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
         raise broken("it has no graph" if graph is None else f"its IR version {ir_version} is older than {OLDEST_IR}")
     known = dict([_read_function(each) for each in functions])
     model = _read_graph(graph, opsets)
-    nodes = _Inliner(known).inlined(model.nodes)
+    taken = set[str]()
+    if known:
+        outside = [*model.initializers, *[each.name for each in (*model.inputs, *model.outputs)]]
+        taken = {*outside, *tensor_names(model.nodes)}
+    nodes = _Inliner(known, taken).inlined(model.nodes)
     return replace(
         model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version, opsets=opsets
     )  # fmt: skip
@@ -532,10 +536,11 @@ class _Inliner:
 
     Args:
         functions: the model's functions, by domain and name.
+        taken: the names of the model's tensors; those that are made are added.
     """
 
-    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction]) -> None:
-        self._functions, self._calls, self._made = functions, 0, 0
+    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction], taken: set[str]) -> None:
+        self._functions, self._taken, self._calls, self._made = functions, taken, 0, 0
 
     def inlined(self, nodes: Sequence[ModelNode], depth: int = 0) -> list[ModelNode]:
         """The nodes without calls of functions.
@@ -579,7 +584,13 @@ class _Inliner:
         attributes = {**function.defaults, **call.attributes}
 
         def renamed(name: str) -> str:
-            return names.setdefault(name, f"{call.name or call.op_type}_{self._calls}/{name}")
+            if name not in names:
+                made = f"{(call.name or call.op_type)[:60]}_{self._calls}/{name}"
+                while made in self._taken:
+                    made = f"_{made}"
+                self._taken.add(made)
+                names[name] = made
+            return names[name]
 
         found: list[ModelNode] = []
         for node in function.nodes:
