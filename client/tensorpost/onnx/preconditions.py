@@ -69,7 +69,7 @@ def _attention(context: InferenceContext) -> None:
     if "attn_mask" in tensors:
         mask = tensors["attn_mask"].shape
         pairs = zip(mask[-2::-1], (length, heads, batch), strict=False)
-        fits = 2 <= len(mask) <= 4 and mask[-1] <= total and all(size in (1, whole) for size, whole in pairs)
+        fits = 1 <= len(mask) <= 4 and mask[-1] <= total and all(size in (1, whole) for size, whole in pairs)
         _require(context, "attn_mask", fits, f"one that is repeated to [{batch}, {heads}, {length}, {total}]")
     if "nonpad_kv_seqlen" in tensors:
         _require(context, "nonpad_kv_seqlen", tensors["nonpad_kv_seqlen"].shape == (batch,), f"[{batch}]")
