@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +22,12 @@ import onnx
 from tensorpost import AsyncClient, Client
 from tensorpost.calls.model_calls import SentModel, model_request
 from tensorpost.command_line.cli import app as command_line
+from tensorpost.descriptors import NEWEST
+from tensorpost.onnx.model_reader import read_model
 from tensorpost.problems import InvalidParameter
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost_server.http.wires.graph_sources import StoredModel
 
 X = np.array([[1, -2, 0], [0, 0, 4]], np.float32)
 SHIFT = np.array([10, 20])
@@ -263,3 +270,20 @@ def test_pictures_that_do_not_fit_are_explained(app: AppClient) -> None:
 
     assert "4 channels (RGBA)" in detail(picture_model("uint8", "n,h,w,3"), COLOURS[..., [0, 1, 2, 0]])
     assert "layout=NCHW" in detail(picture_model("float", "n,3,h,w"), COLOURS)
+
+
+def test_the_rest_of_a_stored_model_keeps_the_constants_that_it_knows_by_identity() -> None:
+    """A later array could have the identity of one that is gone, and would be sent as its bytes."""
+    text = f"""{HEAD} (float[n,m] x) => (int64[a,b] y) <bool yes = {{1}}> {{
+      chosen = If (yes) <
+        then_branch = t () => (float[k] u) <float[3] w = {{1, 2, 3}}> {{ u = Mul(x, w) }},
+        else_branch = e () => (float[k] u) {{ u = Neg(x) }}>
+      nz = NonZero(chosen) y = Transpose(nz) }}"""
+    source = StoredModel.of(read_model(parse_model(text).SerializeToString()))
+    (constant,) = source.model.nodes[0].subgraphs["then_branch"].initializers.values()
+    array, layout = weakref.ref(constant), Layout.row_major(data_type("float32"), (2, 3))
+    rest = source.first_graph({"x": layout}, {}, None, NEWEST, 100).rest
+    del source, constant
+    gc.collect()
+    assert rest is not None
+    assert array() is not None

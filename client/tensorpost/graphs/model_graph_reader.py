@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.bounded_node import BoundedNode
-from ..onnx.model_reader import ML_DOMAIN, MOST_INLINED, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
+from ..onnx.model_reader import (
+    ML_DOMAIN,
+    MOST_INLINED,
+    ModelNode,
+    ModelTensor,
+    OnnxModel,
+    inlined_nodes,
+    refused,
+    tensor_names,
+)
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.proto_node import canonical_node
 from ..onnx.result_bounds import BOUNDED, DEPENDS_ON_ELEMENTS, SIZES
@@ -100,7 +110,8 @@ class ModelGraphReader:
         self._nodes: list[dict[str, Any]] = []
         self._sent = sent
         self._may_be_lists = {each.name for each in model.outputs if each.kind != "tensor"}
-        self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()))
+        self._model, self._scopes = model, 0
+        self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()), self._scope_of)
 
     def add(self, place: int, node: ModelNode) -> None:
         """Read a node: as a constant, as another name of its input, as the branch it takes, or as one of the graph."""
@@ -138,8 +149,8 @@ class ModelGraphReader:
                 self._texts[target] = self._text(source, node, path)
         elif node.op_type == "If" and (branch := self._branch_of(node)) is not None:
             self._added.pop()  # what is read in its place comes instead
-            prefix = self._free_name(node.op_type)
-            inner, constants = inlined_nodes(node.subgraphs[branch], node.outputs, node.captures, prefix)
+            scope = self._scope_of(node.name or node.op_type)
+            inner, constants = inlined_nodes(node.subgraphs[branch], node.outputs, node.captures, scope)
             self._values |= constants
             self._read |= {name for each in inner for name in each.reads}
             for each in inner:
@@ -150,12 +161,27 @@ class ModelGraphReader:
         else:
             try:
                 self._add_node(node, path)
-            except InvalidDescriptor as error:
-                if self._add_iterations(node, path, error):
+            except (InvalidDescriptor, UnknownOperator, NoBackend) as error:
+                if isinstance(error, InvalidDescriptor) and self._add_iterations(node, path, error):
                     return
                 if not self._in_stages or not self._is_later(node, error):
                     raise
                 self._wait(node)
+
+    @cached_property
+    def _prefix(self) -> str:
+        """Begins no name of the model: of no tensor of it, nor of one that was made by an earlier part."""
+        model, prefix = self._model, "expanded/"
+        outside = [*self._sent, *model.initializers, *[each.name for each in (*model.inputs, *model.outputs)]]
+        taken = {name[: name.find("/") + 1] for name in (*outside, *tensor_names(model.nodes))}
+        while prefix in taken:
+            prefix = f"_{prefix}"
+        return prefix
+
+    def _scope_of(self, name: str) -> str:
+        """Begins the names of tensors that are made in the place of what has this name; each time another one."""
+        self._scopes += 1
+        return f"{self._prefix}{self._scopes}/{name[:60]}"
 
     def _wait(self, node: ModelNode) -> None:
         self.waits.append(node)
@@ -252,7 +278,7 @@ class ModelGraphReader:
             found = canonical_node(node, self._opsets, outputs, self._values, MOST_FLOATS_BY_VALUE)
             texts = [self._text(each, node, path) for each in found.reads]
             for place, array in enumerate(found.weights):
-                self._values[weight := f"{name}/weight_{place}"] = array
+                self._values[weight := self._scope_of(f"{name}/weight_{place}")] = array
                 texts.append(self._text(weight, node, path))
             members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset}
             members |= {"inputs": texts, "proto": base64.b64encode(found.model).decode()}
@@ -288,13 +314,15 @@ class ModelGraphReader:
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
 
-    def _is_later(self, node: ModelNode, error: InvalidDescriptor) -> bool:
+    def _is_later(self, node: ModelNode, error: InvalidDescriptor | UnknownOperator | NoBackend) -> bool:
         """Whether a node can be read once what is before it was computed.
 
         Raises:
             UnknownElements: it can be read with elements of inputs that are there.
         """
-        if not any(each.code == DEPENDS_ON_ELEMENTS for each in error.violations):
+        violations = error.violations if isinstance(error, InvalidDescriptor) else ()
+        is_choice = node.op_type == "If" and not node.domain  # of which only the branch that is taken must be right
+        if not is_choice and not any(each.code == DEPENDS_ON_ELEMENTS for each in violations):
             return False
         deciding = [name for name in self._deciding(node) if name and name not in self._values]
         self._require_knowable(deciding)

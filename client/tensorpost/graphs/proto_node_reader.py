@@ -148,8 +148,6 @@ class _SubgraphReader:
             except InvalidDescriptor as error:
                 first = error.violations[0]
                 message, expected = f"in {self._which} of {called(self._owner)}: {first.message}", first.expected or ""
-                if self._owner.op_type == "If" and first.code == DEPENDS_ON_ELEMENTS:  # its branch may be known later
-                    raise _depends(message, expected) from None
                 raise refused(("proto",), message, None, expected) from None
             except UnknownOperator as error:
                 message = f"in {self._which} of {called(self._owner)}: the node {called(node)}: {error.detail}"
@@ -196,10 +194,7 @@ class _SubgraphReader:
             try:
                 operation, _ = read_node(members, {name: self._tensors[name] for name in texts if name}, NEWEST)
             except InvalidDescriptor as error:
-                first = error.violations[0]
-                message = f"the node {called(node)}: {first.message}"
-                if first.code == DEPENDS_ON_ELEMENTS:
-                    raise _depends(message, "") from None
+                message = f"the node {called(node)}: {error.violations[0].message}"
                 raise refused(("proto",), message, None, "") from None
             assert isinstance(operation, OnnxNode)
             self.operations.append(operation)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
 
 __all__ = [
     "MODEL_MEDIA_TYPE", "ModelNode", "ModelSubgraph", "ModelTensor", "OnnxModel", "inlined_nodes", "read_model",
+    "tensor_names",
 ]  # fmt: skip
 
 SOURCE = "onnx.proto"
@@ -127,6 +128,12 @@ class ModelSubgraph:
         """Its nodes, with those of subgraphs within it."""
         return sum([1 + sum([each.node_count for each in node.subgraphs.values()]) for node in self.nodes])
 
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of its tensors, and of those of subgraphs within it, some more than once."""
+        yield from (*[each.name for each in self.inputs], *self.initializers, *self.outputs)
+        yield from tensor_names(self.nodes)
+
     def captured(self) -> dict[str, None]:
         """The names of what it reads of the graph outside, in the order in which it does."""
         known, found = {*self.initializers, *[each.name for each in self.inputs]}, dict[str, None]()
@@ -206,10 +213,22 @@ def read_model(content: bytes | bytearray | memoryview, *, lists: bool = False) 
         raise broken("it has no graph" if graph is None else f"its IR version {ir_version} is older than {OLDEST_IR}")
     known = dict([_read_function(each) for each in functions])
     model = _read_graph(graph, opsets, lists=lists)
-    nodes = _Inliner(known).inlined(model.nodes)
+    taken = set[str]()
+    if known:
+        outside = [*model.initializers, *[each.name for each in (*model.inputs, *model.outputs)]]
+        taken = {*outside, *tensor_names(model.nodes)}
+    nodes = _Inliner(known, taken).inlined(model.nodes)
     return replace(
         model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version, opsets=opsets
     )  # fmt: skip
+
+
+def tensor_names(nodes: Sequence[ModelNode]) -> Iterator[str]:
+    """The names of the tensors that nodes read and make, within their subgraphs, too; some more than once."""
+    for node in nodes:
+        yield from (*node.reads, *node.outputs)
+        for graph in node.subgraphs.values():
+            yield from graph.names
 
 
 def refused(path: Sequence[str | int], message: str, value: object, expected: str) -> InvalidDescriptor:
@@ -538,10 +557,11 @@ class _Inliner:
 
     Args:
         functions: the model's functions, by domain and name.
+        taken: the names of the model's tensors; those that are made are added.
     """
 
-    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction]) -> None:
-        self._functions, self._calls, self._made = functions, 0, 0
+    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction], taken: set[str]) -> None:
+        self._functions, self._taken, self._calls, self._made = functions, taken, 0, 0
 
     def inlined(self, nodes: Sequence[ModelNode], depth: int = 0) -> list[ModelNode]:
         """The nodes without calls of functions.
@@ -585,7 +605,13 @@ class _Inliner:
         attributes = {**function.defaults, **call.attributes}
 
         def renamed(name: str) -> str:
-            return names.setdefault(name, f"{call.name or call.op_type}_{self._calls}/{name}")
+            if name not in names:
+                made = f"{(call.name or call.op_type)[:60]}_{self._calls}/{name}"
+                while made in self._taken:
+                    made = f"_{made}"
+                self._taken.add(made)
+                names[name] = made
+            return names[name]
 
         found: list[ModelNode] = []
         for node in function.nodes:
@@ -613,13 +639,15 @@ def inlined_nodes(
     Args:
         graph: the branch, which has no inputs.
         outputs: what the node's outputs are called.
-        captures: see `ModelNode.captures`.
-        prefix: begins the names of what lies within.
+        captures: see `ModelNode.captures`, and what its inputs are.
+        prefix: begins the names of what lies within, and of no other tensor.
     """
-    names = {"": "", **captures}
+    names = {"": ""}
 
     def renamed(name: str) -> str:
-        return names.setdefault(name, f"{prefix}/{name}")
+        if (found := names.get(name)) is None:
+            found = names[name] = captures.get(name) or f"{prefix}/{name}"
+        return found
 
     found = [
         replace(

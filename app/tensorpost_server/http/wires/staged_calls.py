@@ -35,6 +35,13 @@ MOST_STAGES = 64
 """Parts of a call; each is admitted and may take as long as a call."""
 
 
+class StoredConstant(NamedTuple):
+    """A constant that a stored model keeps, and its bytes."""
+
+    array: NDArray[Any]
+    memory: memoryview
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RestOfModel:
     """What is left of a model, or of a node, when its first part was computed.
@@ -44,20 +51,20 @@ class RestOfModel:
         model: what is left.
         most_nodes: nodes that a graph may have.
         level: the feature level that descriptors are validated at.
-        views: the bytes of constants that a stored model keeps, by the identity of their arrays; None of a model that
-            came with its call.
+        views: the constants that a stored model keeps, and this, too, by the identity of their arrays; None of a model
+            that came with its call.
     """
 
     results: Sequence[StageResult]
     model: OnnxModel
     most_nodes: int
     level: FeatureLevel = NEWEST
-    views: Mapping[int, memoryview] | None = None
+    views: Mapping[int, StoredConstant] | None = None
 
     @classmethod
     def of_stage(
         cls, stage: ModelStage, most_nodes: int, level: FeatureLevel = NEWEST,
-        views: Mapping[int, memoryview] | None = None,
+        views: Mapping[int, StoredConstant] | None = None,
     ) -> RestOfModel:  # fmt: skip
         """What is left after a part of a model.
 
@@ -228,7 +235,7 @@ class BoundGraph(NamedTuple):
 
 
 def bound(
-    part: ModelGraph, given: Mapping[str, Layout], views: Mapping[int, memoryview] | None, level: FeatureLevel,
+    part: ModelGraph, given: Mapping[str, Layout], views: Mapping[int, StoredConstant] | None, level: FeatureLevel,
     most_nodes: int,
 ) -> BoundGraph:  # fmt: skip
     """The graph of a model for tensors of these types and sizes.
@@ -256,7 +263,7 @@ def bound(
             read[text], names[text] = layout, f"{prefix}{text}"
             constants[names[text]] = _given_of(array)
         else:
-            weights[text] = (layout, views.get(id(array)) or _given_of(array).memory)
+            weights[text] = (layout, views[id(array)].memory if id(array) in views else _given_of(array).memory)
     graph = read_graph(part.document, read, level=level, most_nodes=most_nodes, weights=weights)
     inputs = tuple([replace(slot, name=names[slot.name]) for slot in graph.inputs])
     return BoundGraph(replace(graph, inputs=inputs), constants)
