@@ -29,6 +29,8 @@ from tests.support.request_records import Records
 from uvicorn.server import ServerState
 
 from tensorpost_server import commands
+from tensorpost_server.engine import buffer_pool
+from tensorpost_server.engine.admission import Ticket
 from tensorpost_server.http.connection.connection_budget import is_idle
 from tensorpost_server.http.connection.connection_states import TRANSITIONS, Event, Reading
 from tensorpost_server.http.connection.protocol import DirectProtocol
@@ -479,6 +481,40 @@ def test_the_service_replays_bodies_in_parts(server: Serving, replayed: list[boo
     assert last.stages["receive"] >= 15, "milliseconds until the second part came"
     assert last.seconds >= 0.015
     eventually(server.idle, "no memory is in use")
+
+
+def test_the_memory_of_a_body_is_free_while_its_connection_idles(
+    server: Serving, replayed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop refers to the protocol that received it, as long as no other one has received so."""
+    monkeypatch.setattr(buffer_pool, "SMALLEST", 1 << 16)  # of what is smaller nothing is counted
+    buffers = server.service.admission.buffers
+    with server.wire() as first, server.wire() as wire:
+        for each in (first, wire):
+            in_parts(each, resample(tensor(1), user="idle"), 1000)
+            assert each.answer().status == 200
+        eventually(lambda: buffers.allocated_bytes == 0, "the application has ended")
+        in_parts(wire, resample(tensor(2), user="idle"), 1000)
+        assert wire.answer().status == 200
+        assert replayed[-1]
+        assert buffers.allocated_bytes == 0
+
+
+def test_where_there_is_no_memory_nothing_stays_reserved(
+    server: Serving, replayed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_ticket: Ticket, _size: int, *_: object) -> memoryview:
+        raise MemoryError
+
+    with server.wire() as wire:
+        for _ in range(2):
+            in_parts(wire, resample(tensor(1), user="full"), 1000)
+            assert wire.answer().status == 200
+        monkeypatch.setattr(Ticket, "memory", none)
+        in_parts(wire, resample(tensor(1), user="full"), 1000)
+        assert wire.answer().status == 503
+    monkeypatch.undo()
+    eventually(server.idle, "all is released")
 
 
 def test_the_memory_of_a_call_is_reserved_while_it_is_received(server: Serving, replayed: list[bool]) -> None:

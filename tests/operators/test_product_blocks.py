@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -133,16 +134,17 @@ def test_slices_of_a_convolution_have_enough_channels() -> None:
 PROGRAM = """
 from tensorpost_server.backends import blas_threads
 before = blas_threads.count()
-from tensorpost_server.backends.numpy_ import NumpyBackend
-NumpyBackend()
+from tensorpost_server.backends.%s_ import %sBackend
+%sBackend()
 print(before, blas_threads.count())
 """
 
 
-def threads(**more: str) -> list[str]:
+def threads(name: str = "Numpy", **more: str) -> list[str]:
+    program = PROGRAM % (name.lower(), name, name)
     environment = {name: value for name, value in os.environ.items() if name not in blas_threads.VARIABLES}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment | more, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], env=environment | more, capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout.split()
 
@@ -150,4 +152,5 @@ def threads(**more: str) -> list[str]:
 @pytest.mark.skipif(blas_threads.count() is None, reason="this BLAS library cannot be asked how many threads it uses")
 def test_products_use_one_thread_unless_a_variable_says_otherwise() -> None:
     assert threads()[1] == "1"
+    assert find_spec("numba") is None or threads("Numba")[1] == "1"
     assert threads(OPENBLAS_NUM_THREADS="2", MKL_NUM_THREADS="2") == ["2", "2"]

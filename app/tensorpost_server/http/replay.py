@@ -122,7 +122,12 @@ class Replay:
             ticket = admission.admit(memory_bytes, caller_name(self._caller(address)))
         except TensorpostError:
             return None  # the application meets the same error, and answers it
-        return ReplayReception(ticket, ticket.memory(length), partial(self._answer_received, address))
+        try:
+            memory = ticket.memory(length)
+        except MemoryError:
+            ticket.release()
+            return None  # as above
+        return ReplayReception(ticket, memory, partial(self._answer_received, address))
 
     def _answer_received(
         self, address: str | None, body: memoryview, reserved_bytes: int, seconds: float
@@ -136,6 +141,10 @@ class Replay:
         if self._proxies is not None:
             address = self._proxies.caller(address, self._forwarded)
         return self._key_name or address or "local"
+
+
+def _no_answer(body: memoryview, reserved_bytes: int, seconds: float) -> None:
+    """What has ended answers nothing, and keeps nothing."""
 
 
 class ReplayReception:
@@ -162,4 +171,5 @@ class ReplayReception:
 
     def end(self) -> None:
         """Release the memory; a second call does nothing."""
+        self.memory, self._answer = memoryview(b""), _no_answer
         self._ticket.release()

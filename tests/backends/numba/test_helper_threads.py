@@ -5,14 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 import pytest
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, parse_operator
-from tensorpost_server.backends.numba_ import NumbaBackend
+from tensorpost.graphs.graph_document import read_graph
+from tensorpost_server.backends.numba_ import NumbaBackend, launch_plan
+from tensorpost_server.backends.numba_.helper_threads import T_COMPUTING, HelperThreads
+from tensorpost_server.backends.numba_.launch_plan import LaunchPlan
 from tensorpost_server.planning import make_plan
 
 SLICE_BYTES = 1 << 22
@@ -114,6 +120,53 @@ def test_helpers_are_started_for_large_boxes_sleep_and_end_with_the_backend(
     backend.close()
     assert eventually(lambda: not helpers() - before)
     assert made(backend, CASES["exp"], X) == made(opened(1), CASES["exp"], X), "without helpers"
+
+
+def test_one_plan_that_two_threads_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of programs that a kernel reads stays, whichever of two threads made it last."""
+    tables: list[weakref.ref[Table]] = []
+    alive: list[bool] = []
+
+    class Table(array):  # pyright: ignore[reportMissingTypeArgument] # which the class has for checkers only
+        def __init__(self, *_: object) -> None:
+            tables.append(weakref.ref(self))
+            time.sleep(0.05)  # both threads have found that there is none
+
+    class Kernels:
+        count = 1
+
+        def compute(self, parts: int, programs: int, *_: object) -> None:
+            time.sleep(0.2)  # until both are here
+            known = [table for each in tables if (table := each()) is not None]
+            alive.append(programs in [table.buffer_info()[0] for table in known])
+
+    plan = LaunchPlan(programs=[array("q", [0])])
+    monkeypatch.setattr(launch_plan, "array", Table)
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(plan.run, cast("HelperThreads", Kernels()), 0) for _ in range(2)]:
+            each.result()
+    assert alive == [True, True]
+
+
+def test_what_an_expression_makes_for_a_reduction_is_not_divided(opened: Callable[[int], NumbaBackend]) -> None:
+    nodes = [
+        {"name": "a", "op_type": "Abs", "inputs": ["x"]},
+        {"name": "s", "op_type": "ReduceMean", "opset": 13, "inputs": ["a"], "attributes": {"axes": [1]}},
+    ]
+    document = {
+        "inputs": {"x": {"data_type": "float32", "sizes": [*X.shape]}}, "nodes": nodes, "outputs": {"y": "s"},
+    }  # fmt: skip
+    plan, backend = make_plan(read_graph(document, None), SLICE_BYTES), opened(3)
+    assert [type(step.form).__name__ for step in plan.steps] == ["FusedLines"]
+    assert not backend.divides(plan)
+    assert backend.divides(make_plan(CASES["sum of rows"], SLICE_BYTES))
+
+
+def test_how_long_helpers_look_does_not_depend_on_who_computes(opened: Callable[[int], NumbaBackend]) -> None:
+    free, full = opened(2).helpers, opened(2).helpers
+    full._memory[T_COMPUTING] = 2  # pyright: ignore[reportPrivateUsage] # as while others compute
+    counts = [[each._looks() for _ in range(5)] for each in (free, full)]  # pyright: ignore[reportPrivateUsage]
+    assert max(max(each) for each in counts) < 20 * min(min(each) for each in counts)
 
 
 def test_helpers_end_when_nobody_uses_the_backend(numba: NumbaBackend) -> None:

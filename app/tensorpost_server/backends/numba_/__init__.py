@@ -60,8 +60,6 @@ MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables 
 MOST_KEPT_OF_GRAPH = 1 << 16  # those of a graph's step
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
-PART_BYTES = {"expressions": 1 << 19, "reductions": 1 << 19}
-"""Bytes that a part reads of an input, by the planner's group: 5 to 20 us of a core. Boxes of others have one part."""
 LEAST_PARTS = 16  # of a step; the cost of helpers that wake and sleep again is more than less than 0.1 ms is worth
 NARROWEST = 1024  # bytes of neighbours that a part reads, if it reads several rows: less takes longer
 
@@ -115,8 +113,8 @@ class _Recipe:
     def _most_elements(self, box: Box, output: int) -> int:
         """Elements of the output in a part."""
         assert self.planner is not None
-        elements, size_in_bytes = math.prod(extents(box)), PART_BYTES.get(self.planner.group)
-        if size_in_bytes is None or not self.sources:
+        elements, size_in_bytes = math.prod(extents(box)), self.planner.part_bytes
+        if not size_in_bytes or not self.sources:
             return elements
         form, source, whole = self.step.form, self.sources[0], whole_box(self.step.outputs[output].layout.sizes)
         part = size_in_bytes // source.item
@@ -149,6 +147,7 @@ class NumbaBackend(NumpyBackend):
     _graph_recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def __post_init__(self) -> None:
+        NumpyBackend.__post_init__(self)
         object.__setattr__(self, "helpers", HelperThreads(self.kernels, self.threads))
 
     def uses_numpy(self, plan: Plan) -> str | None:
@@ -164,7 +163,7 @@ class NumbaBackend(NumpyBackend):
     def divides(self, plan: Plan) -> bool:
         """Whether helpers compute parts of the plan's slices, if it is large enough."""
         planners = [self._recipe(step).planner for step in plan.steps]
-        return all(planner is not None and planner.group in PART_BYTES for planner in planners)
+        return all(planner is not None and planner.part_bytes > 0 for planner in planners)
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None

@@ -29,6 +29,7 @@ class CopyPlanner:
     """
 
     group: ClassVar[str] = "copies"
+    part_bytes = 0
     kernels: Kernels
     form: Copies
     fill: Any
@@ -79,6 +80,7 @@ class GatherPlanner:
     """
 
     group: ClassVar[str] = "copies"
+    part_bytes = 0
     kernels: Kernels
     maps: tuple[AxisMap | None, ...]
 

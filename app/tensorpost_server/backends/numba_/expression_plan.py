@@ -12,7 +12,7 @@ from ...forms import Box
 from ...forms.base import coalesced
 from ...forms.expression import FUNCTIONS, Expression, FunctionCall, Literal, Operand, is_boolean
 from .instructions import BLOCK, CODES, FUSED, LINE, PITCH, REGISTERS, SHORT
-from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
+from .launch_plan import KINDS, PART_BYTES, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
 LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + LINE  # and what aligns the registers
@@ -162,6 +162,7 @@ class ExpressionPlanner:
     """
 
     group: ClassVar[str] = "expressions"
+    part_bytes = PART_BYTES
     kernels: Kernels
     instructions: Instructions
 

@@ -62,6 +62,7 @@ class FusedLinesPlanner:
     """
 
     group: ClassVar[str] = "reductions"
+    part_bytes = 0  # what the expression makes of a block lies in memory of one thread
     form: FusedLines
     prologue: Planner
     reduction: Planner
@@ -113,6 +114,11 @@ class SqueezedLinesPlanner:
     group: ClassVar[str] = "reductions"
     form: SqueezedLines
     lines: Planner
+
+    @property
+    def part_bytes(self) -> int:
+        """See `Planner.part_bytes`."""
+        return self.lines.part_bytes
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
         """See `Planner.plan`."""

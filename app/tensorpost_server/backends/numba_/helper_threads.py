@@ -7,6 +7,8 @@ leave as soon as so many threads compute as may.
 
 from __future__ import annotations
 
+import heapq
+import logging
 import threading
 import time
 import weakref
@@ -20,13 +22,20 @@ from numpy.typing import NDArray
 
 from .library import CompiledKernel
 
+_log = logging.getLogger(__name__)
+
 LOOKING_SECONDS = 3e-5  # after a job: several times what passes between two slices of a call
 MOST_HELPERS = 7
-_AWAIT_SECONDS = 5e-5  # between two looks for a helper that gets no processor
+_AWAIT_SECONDS = 5e-5  # before the second look for a helper that gets no processor; twice as long before each other one
+_LONGEST_WAIT_SECONDS = 1e-3
 _LOOKS_TIMED = 1000
+_MOST_LOOKS = 20_000
 # Words of `kernels/thread_kernels.py`.
 J_WAITING = 6
-T_MOST, T_HELPERS, T_AT, T_PITCH = 16, 17, 24, 8
+T_JOB, T_COMPUTING, T_MOST, T_HELPERS, T_AT, T_PITCH = 0, 8, 16, 17, 24, 8
+
+_Sleeping = tuple[int, SimpleQueue[bool]]
+"""The number of a helper, and what wakes it."""
 
 
 class HelperThreads:
@@ -47,7 +56,7 @@ class HelperThreads:
         self._memory[T_MOST] = threads
         self._address = self._memory.ctypes.data if self.count else 0
         self._all: list[SimpleQueue[bool]] = []  # what wakes each helper, and ends it
-        self._asleep: list[SimpleQueue[bool]] = []
+        self._asleep: list[_Sleeping] = []  # a heap: those with low numbers may help when many threads compute
         self.close = weakref.finalize(self, _end, self._all)
 
     @property
@@ -67,54 +76,72 @@ class HelperThreads:
         """
         job = array("q", (0, parts, programs, self._address, pitch, room, 0, *blocks))
         address = job.buffer_info()[0]
-        if parts > 1 and self.count:
-            self._wake(parts - 1)
-        self._kernels["compute"](address)
-        while job[J_WAITING]:
-            time.sleep(_AWAIT_SECONDS)
-            self._kernels["await_helpers"](address)
+        if parts > 1 and self.count and not self._memory[T_JOB]:
+            self._wake(min(parts, int(self._memory[T_MOST] - self._memory[T_COMPUTING])) - 1)
+        raised: BaseException | None = None
+        try:
+            self._kernels["compute"](address)
+        except BaseException as error:  # noqa: BLE001 - of a signal's handler; it is raised below
+            raised = error
+        wait = _AWAIT_SECONDS
+        while job[J_WAITING]:  # whatever is raised: helpers read and write this memory
+            try:
+                time.sleep(wait)
+                self._kernels["await_helpers"](address)
+            except BaseException as error:  # noqa: BLE001 - as above
+                raised = error
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+        if raised is not None:
+            raise raised
 
     def _wake(self, most: int) -> None:
-        if not self._all:
-            with self._lock:
-                if not self._all:
-                    self._start()
-        for _ in range(min(most, len(self._asleep))):
-            try:
-                self._asleep.pop().put(True)
-            except IndexError:  # another thread woke the last one
-                return
+        if most <= 0:
+            return
+        with self._lock:
+            if not self._all and self.close.alive:
+                self._start()
+            for _ in range(min(most, len(self._asleep))):
+                heapq.heappop(self._asleep)[1].put(True)
 
     def _start(self) -> None:
         looks, kernel = self._looks(), self._kernels["help_threads"]
         self._memory[T_HELPERS] = self.count
         for number in range(1, self.count + 1):
             begin: SimpleQueue[bool] = SimpleQueue()
-            args = (kernel, self._memory, (number, looks), begin, self._asleep)  # not this object, which ends them
-            threading.Thread(target=_help, args=args, name=f"tensorpost-helper_{number}", daemon=True).start()
-            self._asleep.append(begin)
+            sleeping = number, begin
+            args = (kernel, self._memory, sleeping, looks, self._asleep, self._lock)  # not this object, which ends them
+            try:
+                threading.Thread(target=_help, args=args, name=f"tensorpost-helper_{number}", daemon=True).start()
+            except RuntimeError as error:
+                _log.warning("a thread that helps to compute cannot be started: %s", error)
+                return
+            heapq.heappush(self._asleep, sleeping)
             self._all.append(begin)
 
     def _looks(self) -> int:
         """How often a helper looks for a job in `LOOKING_SECONDS`."""
-        parameters, best = array("q", (self._address, 1, _LOOKS_TIMED)), float("inf")
+        memory = np.zeros_like(self._memory)  # where nobody computes, so that no other thread ends the looking
+        memory[T_MOST] = 1
+        parameters, best = array("q", (memory.ctypes.data, 1, _LOOKS_TIMED)), float("inf")
         for _ in range(3):
             begin = time.perf_counter()
             self._kernels["help_threads"](parameters.buffer_info()[0])
             best = min(best, time.perf_counter() - begin)
-        return int(_LOOKS_TIMED * LOOKING_SECONDS / best) + 1
+        return min(_MOST_LOOKS, int(_LOOKS_TIMED * LOOKING_SECONDS / best) + 1)
 
 
 def _help(
-    kernel: CompiledKernel, memory: NDArray[Any], rest: tuple[int, int],
-    begin: SimpleQueue[bool], asleep: list[SimpleQueue[bool]],
+    kernel: CompiledKernel, memory: NDArray[Any], sleeping: _Sleeping, looks: int,
+    asleep: list[_Sleeping], lock: threading.Lock,
 ) -> None:  # fmt: skip
-    parameters = array("q", (memory.ctypes.data, *rest))
+    number, begin = sleeping
+    parameters = array("q", (memory.ctypes.data, number, looks))
     while begin.get():
         kernel(parameters.buffer_info()[0])
-        asleep.append(begin)
+        with lock:
+            heapq.heappush(asleep, sleeping)
 
 
 def _end(helpers: list[SimpleQueue[bool]]) -> None:
-    for begin in helpers:
+    for begin in [*helpers]:
         begin.put(False)

@@ -30,6 +30,7 @@ AT_TARGET, AT_SOURCE, AT_SCRATCH = 1, 2, 3
 MOST_SCRATCH_KEPT = 8 << 20  # bytes of scratch memory that a thread keeps, in no budget; more is given back
 _LAUNCH_BYTES = 200  # of the objects of a program
 LINE = 64  # bytes of a cache line
+PART_BYTES = 1 << 19  # see `Planner.part_bytes`
 KINDS = {"<f4": 0, "<f2": 1, "|u1": 2, "|i1": 3}  # element types of the kernels that compute
 SCRATCH, TARGET, FIRST_INPUT, CONSTANT = 0, 1, 2, -1  # blocks of memory, by index; a constant's address is known
 
@@ -127,12 +128,13 @@ class LaunchPlan:
     def run(self, threads: HelperThreads, target: int, *inputs: int) -> None:
         """Compute, given the addresses of the output's block and of the inputs. Any number of threads at once."""
         if count := len(self.programs):
-            if not self._table:
-                self._table = array("q", [program.buffer_info()[0] for program in self.programs])
+            table = self._table  # of this call: another thread may make its own at the same time
+            if not table:
+                table = self._table = array("q", [program.buffer_info()[0] for program in self.programs])
             pitch = (self._room + self.scratch + LINE - 1) // LINE * LINE
             scratch = _SCRATCH.block(pitch * (1 + threads.count if count > 1 else 1))  # kept as long as the calls run
             blocks = (scratch[1], target, *inputs)
-            threads.compute(count, self._table.buffer_info()[0], pitch, self._room, blocks)
+            threads.compute(count, table.buffer_info()[0], pitch, self._room, blocks)
         for each in self.blocks:
             each.run(threads, target, *inputs)
         for part in self.parts:
@@ -174,9 +176,14 @@ class Planner(Protocol):
 
     Attributes:
         group: the kernels that it uses, by their name in `library.GROUPS`.
+        part_bytes: bytes of an input that one of several threads reads at a time, 5 to 20 us of a core; 0 if the plans
+            have no parts that several threads compute.
     """
 
     group: ClassVar[str]
+
+    @property
+    def part_bytes(self) -> int: ...
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
         """The calls for a box of an output that begins where `target` does."""

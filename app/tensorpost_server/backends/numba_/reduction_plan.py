@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...forms import Box, Lines
-from .launch_plan import Kernels, LaunchPlan, StridedBuffer, merged
+from .launch_plan import PART_BYTES, Kernels, LaunchPlan, StridedBuffer, merged
 
 COLUMNS = 1024  # outputs side by side: what accumulates them stays in the first-level cache
 SHORT = 16  # elements from which on neighbours are better than a longer walk
@@ -45,6 +45,7 @@ class ReductionPlanner:
     """
 
     group: ClassVar[str] = "reductions"
+    part_bytes = PART_BYTES
     kernels: Kernels
     form: Lines
     kernel: str

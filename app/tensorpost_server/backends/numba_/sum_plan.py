@@ -63,6 +63,7 @@ class SumPlanner:
     """
 
     group: ClassVar[str] = "resampling"
+    part_bytes = 0
     kernels: Kernels
     maps: tuple[AxisMap | None, ...]
     anchored: bool

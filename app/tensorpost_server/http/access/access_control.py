@@ -417,11 +417,15 @@ class AccessControl:
 class _GuardedReception:
     """A `Reception` whose answer needs a key that still allows it."""
 
-    __slots__ = ("_grant", "_reception", "end", "memory")
+    __slots__ = ("_grant", "_reception", "end")
 
     def __init__(self, reception: Reception, grant: Callable[[], _Grant | None]) -> None:
         self._reception, self._grant = reception, grant
-        self.memory, self.end = reception.memory, reception.end
+        self.end = reception.end
+
+    @property
+    def memory(self) -> memoryview:
+        return self._reception.memory
 
     def answer(self) -> tuple[bytes, bytes, int] | None:
         grant = self._grant()

@@ -250,12 +250,16 @@ class DirectProtocol(HttpToolsProtocol):
         body = self._replayed
         if body is None or self.transport.is_closing():
             return False
-        response = None if self.flow.write_paused else body.reception.answer()
+        try:
+            response = None if self.flow.write_paused else body.reception.answer()
+        except Exception:  # noqa: BLE001 - whatever it is: the application meets it, too, and answers 500
+            _log.exception("a call could not be repeated; the application gets it")
+            response = None
         if response is None:
             self.give_up_replay()
             return True
         self._replayed = None
-        body.reception.end()
+        body.finish()
         self._change(Event.REPLAY_ENDS)
         self._write_replayed(response)
         if self._flow.backlog:

@@ -70,9 +70,13 @@ class ReplayedBody(asyncio.BufferedProtocol):
         """
         arrived = self._head, bytes(self.reception.memory[: len(self.reception.memory) - len(self._left)])
         self._uninstall()
-        self._left = memoryview(b"")
-        self.reception.end()
+        self.finish()
         return arrived
+
+    def finish(self) -> None:
+        """Let go of the memory: uvloop refers to this object until another one receives into memory of its own."""
+        self._left = self._next = memoryview(b"")
+        self.reception.end()
 
     def _uninstall(self) -> None:
         transport = self._connection.transport

@@ -27,13 +27,12 @@ ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes, int] | None]
 
 
 class Reception(Protocol):
-    """Memory that a body is received into, and the answer to it; `end` is called in any case.
+    """Memory that a body is received into, and the answer to it; `end` is called in any case."""
 
-    Attributes:
-        memory: room for the whole body.
-    """
-
-    memory: memoryview
+    @property
+    def memory(self) -> memoryview:
+        """Room for the whole body; empty after `end`."""
+        ...
 
     def answer(self) -> tuple[bytes, bytes, int] | None:
         """The answer to the body that is in the memory now; see `ReplayFunction`. Called once at most."""

@@ -154,9 +154,9 @@ def take_part(job, number):
 
 
 @inlined
-def wait_a_while(p):
-    """Wait until no helper computes a part of the job, or until `WAITS` looks; note whether one still does."""
-    job, threads, left, waiting = address_of(p), p[J_THREADS], WAITS, 0
+def wait_a_while(p, looks):
+    """Wait until no helper computes a part of the job, or for so many looks; note whether one still does."""
+    job, threads, left, waiting = address_of(p), p[J_THREADS], looks, 0
     for number in range(longs(threads)[T_HELPERS]):
         at = threads + WORD * (T_AT + T_PITCH * number)
         while left > 0 and load(at) == job:
@@ -177,13 +177,13 @@ def compute(p):
     take_part(job, 0)
     if offered:
         store(threads + WORD * T_JOB, 0)
-        wait_a_while(p)
+        wait_a_while(p, WAITS)
     add(threads + WORD * T_COMPUTING, -1)
 
 
 def await_helpers(p):
-    """Wait for helpers once more, if they compute longer than that or get no processor."""
-    wait_a_while(p)
+    """Look for helpers once more, if they compute longer than that or get no processor."""
+    wait_a_while(p, 0)
 
 
 def help_threads(p):
