@@ -32,10 +32,11 @@ from .open_inference.graph_models import graph_model
 from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
+from .wires.cluster import Cluster
 from .wires.graph_store import GraphStore, StoreEntry
 from .wires.shared_graphs import SharedGraphs
 from .wires.tensor_exports import TensorExports
-from .wires.tensor_store import TensorStore
+from .wires.tensor_store import ProcessTensorStore, TensorStore
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Service:
 
     Attributes:
         group: what it shares with other processes of the same server.
+        cluster: what it shares with servers on other machines; None if there are none.
         proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
@@ -70,6 +72,7 @@ class Service:
     regions: SharedMemory
     proxies: TrustedProxies | None = None
     group: ProcessGroup = field(default_factory=ProcessGroup)
+    cluster: Cluster | None = None
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
@@ -94,7 +97,10 @@ class Service:
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self._model_of_caller)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
-        self.tensors = TensorStore(self.settings, self.admission, self.group)
+        if self.cluster is None:
+            self.tensors = ProcessTensorStore(self.settings, self.admission, self.group)
+        else:
+            self.tensors = self.cluster.tensor_store(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
         self.shared_graphs = SharedGraphs(self.graphs, self.group, self.settings, self.slow_threads)
 
