@@ -262,9 +262,20 @@ class TensorIndex:
 
     def note_lost(self, owner: str, name: str) -> None:
         """Another index, which is lost, had a tensor of this name."""
-        with self._change():
-            if self._named(owner, name) is None:
+        with self._change() as database:
+            query = "SELECT 1 FROM tensors_gone WHERE owner = ? AND name = ?"
+            known = database.execute(query, (owner, name)).fetchone()
+            if known is None and self._named(owner, name) is None:
                 self._note_gone(owner, name, "lost")
+
+    def check(self, owner: str, name: str) -> None:
+        """Refuse a name that no tensor has.
+
+        Raises:
+            TensorGone, TensorNotFound: see `use`.
+        """
+        if self._named(owner, name) is None:
+            raise self._missing(owner, name)
 
     def end_place(self, place: int) -> None:
         """A process has ended: it reads nothing and makes nothing any more."""

@@ -1,0 +1,286 @@
+"""Held tensors of several replicas on a Ray cluster of several nodes, all of this machine; one of them is killed.
+
+Run where ray is installed (`make ray-test`); skipped elsewhere. The figures that it prints are in docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import io
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from tests.support.live_server import live_server
+from tests.support.ray_cluster import patiently, ports_of, replicas_of, running, until
+
+ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
+
+pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own libraries
+PORT = 18331
+STORE = 400 << 20  # bytes of each node's object store
+MOST = 12
+NPY = "application/x-npy"
+SMALL = np.arange(12, dtype=np.float32).reshape(3, 4)  # lies in the index
+LARGE = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)  # lies in an object store
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def array(self) -> Any:
+        assert self.status == 200, self.body
+        return np.load(io.BytesIO(self.body))
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(port: int, method: str, path: str, array: Any = None) -> Answer:
+    """A request to the replica that listens there, not through the proxy."""
+    body = io.BytesIO()
+    if array is not None:
+        np.save(body, array)
+    headers = {"Accept": f"{NPY}, application/json;q=0.5", **({} if array is None else {"Content-Type": NPY})}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+        connection.request(method, path, body.getvalue(), headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read())
+
+
+def put(port: int, name: str, array: Any, query: str = "") -> Answer:
+    return ask(port, "PUT", f"/v1/tensors/{name}{query}", array)
+
+
+def get(port: int, name: str) -> Answer:
+    return ask(port, "GET", f"/v1/tensors/{name}")
+
+
+def names(port: int) -> list[str]:
+    return [each["name"] for each in ask(port, "GET", "/v1/tensors").document["tensors"]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without replicas, and two nodes with room for one each."""
+    importlib.import_module("tensorpost_server.ray")  # it chooses HAProxy, unless RAY_SERVE_ENABLE_HA_PROXY is 0
+    for name in ("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S"):
+        os.environ.setdefault(name, "120")  # a busy machine starts a process in half a minute
+    os.environ |= {"TENSORPOST_ACCESS_LOG": "off", "TENSORPOST_ALLOW_ANONYMOUS": "1", "TENSORPOST_BACKEND": "numpy"}
+    new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
+    head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
+    nodes = patiently(lambda: new_cluster(initialize_head=True, head_node_args=head))
+    nodes.extra = [patiently(lambda: nodes.add_node(num_cpus=1, object_store_memory=STORE)) for _ in range(2)]
+    ray.init(address=nodes.address, configure_logging=False, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Any) -> Iterator[Any]:
+    """Two replicas, one on each node."""
+    from tensorpost_server.ray import application, serve
+
+    serve.start("HeadOnly", {"host": "127.0.0.1", "port": PORT})
+    serve.run(application({"replicas": 2, "cpus": 0.6, "settings": {"max_held_tensors": MOST}}), route_prefix="/")
+    yield cluster
+    serve.shutdown()
+
+
+def port_of(node: Any) -> int:
+    """Where the replica of a node listens, when it does."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [port for process in replicas_of(node) for port in ports_of(process)]
+        return bool(found)
+
+    until(is_there)
+    return found[0]
+
+
+@pytest.fixture
+def ports(service: Any) -> tuple[int, int]:
+    """The ports of both replicas, which hold nothing."""
+    until(lambda: all(replicas_of(node) for node in service.extra))
+    first, second = [port_of(node) for node in service.extra]
+    for name in names(first):
+        ask(first, "DELETE", f"/v1/tensors/{name}")
+    return first, second
+
+
+@pytest.mark.parametrize("x", [SMALL, LARGE, LARGE[:0]], ids=["small", "large", "empty"])
+def test_what_one_replica_holds_the_other_one_has(ports: tuple[int, int], x: np.ndarray[Any, Any]) -> None:
+    first, second = ports
+
+    assert put(first, "x", x).status == 201
+    assert np.array_equal(get(second, "x").array, x)
+    head = ask(second, "HEAD", "/v1/tensors/x")
+    assert (head.status, int(head.headers["content-length"])) == (200, len(get(first, "x").body))
+    (listed,) = ask(second, "GET", "/v1/tensors").document["tensors"]
+    assert (listed["name"], listed["sizes"], listed["size_in_bytes"]) == ("x", [*x.shape], x.nbytes)
+    assert 0 <= listed["age_seconds"] < 60
+    assert put(second, "x", x).status == 409
+    assert np.array_equal(ask(second, "POST", "/v1/onnx/Neg?X=@x").array, -x)
+    kept = ask(second, "POST", "/v1/onnx/Neg?X=@x&keep=y")
+    assert [each["name"] for each in kept.document["tensors"].values()] == ["y"]
+    assert np.array_equal(get(first, "y").array, -x)
+    assert ask(second, "DELETE", "/v1/tensors/x").status == 204
+    gone = get(first, "x")
+    assert (gone.status, gone.document["reason"]) == (410, "deleted")
+    assert get(first, "never").status == 404
+    assert names(first) == names(second) == ["y"]
+
+
+def test_after_the_answer_of_a_put_each_replica_has_what_was_put(ports: tuple[int, int]) -> None:
+    for turn in range(40):
+        here, there = ports if turn % 2 else ports[::-1]
+        x = np.full((1 << 8 if turn % 3 else 1 << 16,), turn, np.float32)
+        assert put(here, "x", x, "?replace=true").status == (200 if turn else 201)
+        assert np.array_equal(get(there, "x").array, x)
+
+
+def test_a_quota_counts_what_all_replicas_hold(ports: tuple[int, int]) -> None:
+    for number in range(MOST):
+        assert put(ports[number % 2], f"x{number}", SMALL).status == 201
+    for port in ports:
+        refused = put(port, "one-more", SMALL)
+        assert (refused.status, refused.document["setting"]) == (507, "TENSORPOST_MAX_HELD_TENSORS")
+    assert ask(ports[0], "DELETE", "/v1/tensors/x0").status == 204
+    assert put(ports[1], "one-more", SMALL).status == 201
+
+
+def test_half_of_the_object_stores_is_the_limit_of_all(ports: tuple[int, int]) -> None:
+    x = np.zeros(150 << 20, np.uint8)
+    answers = [put(ports[0], f"x{number}", x) for number in range(5)]
+    assert [answer.status for answer in answers] == [201] * 4 + [507]  # three nodes of 400 MiB
+    assert "--object-store-memory" in answers[4].document["detail"]
+    for number in range(4):
+        assert ask(ports[1], "DELETE", f"/v1/tensors/x{number}").status == 204
+    until(lambda: put(ports[1], "y", x, "?replace=true").status < 300)
+
+
+def test_a_tensor_outlives_the_replica_that_received_it(service: Any, ports: tuple[int, int]) -> None:
+    first, second = ports
+    for name, x in (("small", SMALL), ("large", LARGE)):
+        assert put(first, name, x).status == 201
+    (process,) = replicas_of(service.extra[0])
+    os.kill(process, signal.SIGKILL)
+
+    assert np.array_equal(get(second, "large").array, LARGE)
+    assert np.array_equal(get(second, "small").array, SMALL)
+    until(lambda: replicas_of(service.extra[0]) not in ([], [process]))
+    new = port_of(service.extra[0])
+    until(lambda: answers(new))
+    assert np.array_equal(ask(new, "POST", "/v1/onnx/Neg?X=@large").array, -LARGE)
+
+
+def answers(port: int) -> bool:
+    try:
+        return ask(port, "GET", "/v2/health/ready").status == 200
+    except OSError:
+        return False
+
+
+def test_what_lay_on_a_lost_node_is_gone_and_says_so(service: Any, ports: tuple[int, int]) -> None:
+    first, second = ports
+    for name in ("read", "unread", "listed"):
+        assert put(first, name, LARGE).status == 201
+    assert put(first, "small", SMALL).status == 201
+    assert put(second, "elsewhere", LARGE).status == 201
+    assert np.array_equal(get(second, "read").array, LARGE)  # so this node has a copy
+    lost = service.extra.pop(0)
+    service.remove_node(lost, allow_graceful=False)
+
+    began = time.monotonic()
+    gone = get(second, "unread")
+    print(
+        f"\na tensor of a killed node: {gone.status} after {time.monotonic() - began:.1f} s: {gone.document['detail']}"
+    )
+    assert (gone.status, gone.document["reason"]) == (410, "lost")
+    assert "was lost with the machine" in gone.document["detail"]
+    assert ask(second, "POST", "/v1/onnx/Neg?X=@unread").status == 410
+    assert np.array_equal(get(second, "read").array, LARGE)
+    assert np.array_equal(get(second, "elsewhere").array, LARGE)
+    assert np.array_equal(get(second, "small").array, SMALL)
+    until(lambda: names(second) == ["elsewhere", "read", "small"])
+    assert put(second, "unread", SMALL).status == 201
+    service.extra.insert(0, patiently(lambda: service.add_node(num_cpus=1, object_store_memory=STORE)))
+
+
+def test_with_the_index_all_is_gone_and_the_service_goes_on(ports: tuple[int, int]) -> None:
+    first, second = ports
+    until(lambda: answers(first))
+    for name in ("known", "unknown"):
+        assert put(first, name, LARGE).status == 201
+    assert np.array_equal(get(second, "known").array, LARGE)
+    ray.kill(ray.get_actor("index of default", namespace="tensorpost"))
+
+    gone = get(second, "known")
+    assert (gone.status, gone.document["reason"]) == (410, "lost")
+    missing = get(first, "unknown")
+    assert missing.status == 404
+    assert "was lost with the index of this Ray cluster" in missing.document["detail"]
+    assert np.array_equal(ask(first, "POST", "/v1/onnx/Neg", SMALL).array, -SMALL)
+    assert put(first, "known", LARGE).status == 201
+    assert np.array_equal(get(second, "known").array, LARGE)
+
+
+def test_the_time_beside_a_server_without_ray(ports: tuple[int, int]) -> None:
+    taken: dict[tuple[str, str], list[float]] = {}
+    large = np.ones(64 << 18, np.float32)
+    with live_server(TENSORPOST_BACKEND="numpy") as url:
+        plain = int(url.rpartition(":")[2])
+        for port in (ports[0], plain):
+            assert put(port, "x", SMALL).status == 201
+            assert put(port, "y", LARGE).status == 201
+        for turn in range(240):
+            for where, port in (("Ray", ports[turn % 2]), ("plain", plain)):
+                for what in ("x", "y[0]"):
+                    began = time.perf_counter()
+                    answer = ask(port, "POST", f"/v1/onnx/Neg?X=@{what}")
+                    taken.setdefault((where, f"call with @{what}"), []).append(time.perf_counter() - began)
+                    assert answer.status == 200
+        for turn in range(9):
+            for where, port in (("Ray", ports[turn % 2]), ("plain", plain)):
+                began = time.perf_counter()
+                answer = put(port, "large", large, "?replace=true")
+                taken.setdefault((where, "PUT of 64 MiB"), []).append(time.perf_counter() - began)
+                assert answer.status in (200, 201)
+                began = time.perf_counter()
+                assert put(port, "small", SMALL, "?replace=true").status in (200, 201)
+                taken.setdefault((where, "PUT of 48 bytes"), []).append(time.perf_counter() - began)
+    for (where, what), seconds in sorted(taken.items(), key=lambda each: each[0][::-1]):
+        print(f"\n{what}, {where}: median {statistics.median(seconds) * 1000:.2f} ms of {len(seconds)}", end="")
+    print()
+
+
+def test_the_index_ends_some_time_after_the_last_replica(service: Any) -> None:
+    from tensorpost_server.ray import serve
+
+    serve.delete("default")
+    until(lambda: not running(serve))
+    began = time.monotonic()
+
+    def is_gone() -> bool:
+        try:
+            ray.get_actor("index of default", namespace="tensorpost")
+        except ValueError:
+            return True
+        return False
+
+    until(is_gone)
+    print(f"\nthe index ended {time.monotonic() - began:.0f} s after the last replica")
