@@ -59,7 +59,8 @@ from .http.routes import (
 )
 from .http.service import Service
 from .http.wires.cluster import Cluster
-from .http.wires.shared_graphs import FOLDER_QUESTION, GRAPHS_QUESTION, USES_QUESTION
+from .http.wires.graph_shelf import GRAPHS_QUESTION, USES_QUESTION
+from .http.wires.shared_graphs import FOLDER_QUESTION
 from .settings import Settings
 from .shared.process_group import ProcessGroup
 
@@ -170,7 +171,8 @@ def create_app(
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
-        await service.tensors.open()
+        if cluster is not None:
+            await cluster.open(service.shared_graphs.synchronize)
         if group.is_shared:
             await service.shared_graphs.synchronize()
         await group.siblings.open({
@@ -198,6 +200,8 @@ def create_app(
             service.regions.close()
             service.graphs.close()
             service.tensors.close()
+            if cluster is not None:
+                cluster.close()
             service.exports.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()

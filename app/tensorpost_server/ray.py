@@ -108,7 +108,7 @@ class Replica:
         if not loopback and read.allowed_hosts is None:
             # Requests come by a loopback address from HAProxy, and still may name any host.
             read = read.model_copy(update={"allowed_hosts": "*"})
-        cluster = RayCluster(serve.get_replica_context().app_name)
+        cluster = RayCluster(serve.get_replica_context().app_name, read)
         self._application = create_app(read, cluster=cluster)
         self._service: Service = self._application.state.service
 

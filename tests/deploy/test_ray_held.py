@@ -48,12 +48,16 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def ask(port: int, method: str, path: str, array: Any = None) -> Answer:
+def ask(port: int, method: str, path: str, array: Any = None, document: Any = None) -> Answer:
     """A request to the replica that listens there, not through the proxy."""
     body = io.BytesIO()
+    headers = {"Accept": f"{NPY}, application/json;q=0.5"}
     if array is not None:
         np.save(body, array)
-    headers = {"Accept": f"{NPY}, application/json;q=0.5", **({} if array is None else {"Content-Type": NPY})}
+        headers["Content-Type"] = NPY
+    if document is not None:
+        body.write(json.dumps(document).encode())
+        headers["Content-Type"] = "application/json"
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         connection.request(method, path, body.getvalue(), headers)
         answer = connection.getresponse()
@@ -66,6 +70,24 @@ def put(port: int, name: str, array: Any, query: str = "") -> Answer:
 
 def get(port: int, name: str) -> Answer:
     return ask(port, "GET", f"/v1/tensors/{name}")
+
+
+def scaled(factor: float) -> dict[str, Any]:
+    """A graph that multiplies by a number."""
+    return {
+        "inputs": {"x": {}},
+        "constants": {"factor": {"dtype": "F32", "shape": [1], "data": [factor]}},
+        "nodes": [{"name": "y", "op_type": "Mul", "inputs": ["x", "factor"]}],
+        "outputs": {"y": "y"},
+    }
+
+
+def store(port: int, name: str, factor: float, query: str = "") -> Answer:
+    return ask(port, "PUT", f"/v1/graphs/{name}{query}", document=scaled(factor))
+
+
+def call(port: int, name: str, query: str = "") -> Answer:
+    return ask(port, "POST", f"/v1/graphs/{name}{query}", SMALL)
 
 
 def names(port: int) -> list[str]:
@@ -119,6 +141,8 @@ def ports(service: Any) -> tuple[int, int]:
     first, second = [port_of(node) for node in service.extra]
     for name in names(first):
         ask(first, "DELETE", f"/v1/tensors/{name}")
+    for graph in ask(first, "GET", "/v1/graphs").document["graphs"]:
+        ask(first, "DELETE", f"/v1/graphs/{graph['name']}")
     return first, second
 
 
@@ -173,19 +197,57 @@ def test_half_of_the_object_stores_is_the_limit_of_all(ports: tuple[int, int]) -
     until(lambda: put(ports[1], "y", x, "?replace=true").status < 300)
 
 
-def test_a_tensor_outlives_the_replica_that_received_it(service: Any, ports: tuple[int, int]) -> None:
+def test_what_one_replica_stores_the_other_one_calls(ports: tuple[int, int]) -> None:
+    first, second = ports
+
+    assert store(first, "scaled", 2).status == 201
+    assert np.array_equal(call(second, "scaled").array, 2 * SMALL)
+    for turn in range(3, 10):
+        here, there = ports if turn % 2 else ports[::-1]
+        assert store(here, "scaled", turn).status == 200
+        assert np.array_equal(call(there, "scaled").array, turn * SMALL)
+    assert store(second, "scaled", 20, "?version=2").status == 201
+    assert np.array_equal(call(first, "scaled").array, 20 * SMALL)
+    assert np.array_equal(call(first, "scaled", "?version=1").array, 9 * SMALL)
+    described = [ask(port, "GET", "/v1/graphs/scaled").document for port in ports]
+    assert [(each["version"], each["versions"]) for each in described] == [(2, [1, 2])] * 2
+    assert ask(first, "DELETE", "/v1/graphs/scaled?version=2").status == 204
+    assert np.array_equal(call(second, "scaled").array, 9 * SMALL)
+    assert ask(second, "DELETE", "/v1/graphs/scaled").status == 204
+    assert call(first, "scaled").status == 404
+
+
+def test_the_calls_of_a_graph_are_counted_together(ports: tuple[int, int]) -> None:
+    assert store(ports[0], "counted", 2).status == 201
+    for port, count in zip(ports, (2, 3), strict=True):
+        for _ in range(count):
+            assert call(port, "counted").status == 200
+
+    def counts() -> list[int]:
+        return [ask(port, "GET", "/v1/graphs").document["graphs"][0]["calls"] for port in ports]
+
+    until(lambda: counts() == [5, 5])  # replicas tell it every few seconds
+
+
+def test_what_a_replica_has_received_outlives_it(service: Any, ports: tuple[int, int]) -> None:
     first, second = ports
     for name, x in (("small", SMALL), ("large", LARGE)):
         assert put(first, name, x).status == 201
+    assert store(first, "graph", 2).status == 201
     (process,) = replicas_of(service.extra[0])
     os.kill(process, signal.SIGKILL)
 
+    began = time.monotonic()
+    assert store(second, "another", 3).status == 201
+    print(f"\na graph stored after a replica was killed: {time.monotonic() - began:.1f} s")
     assert np.array_equal(get(second, "large").array, LARGE)
     assert np.array_equal(get(second, "small").array, SMALL)
     until(lambda: replicas_of(service.extra[0]) not in ([], [process]))
     new = port_of(service.extra[0])
     until(lambda: answers(new))
     assert np.array_equal(ask(new, "POST", "/v1/onnx/Neg?X=@large").array, -LARGE)
+    assert np.array_equal(call(new, "graph").array, 2 * SMALL)
+    assert np.array_equal(call(new, "another").array, 3 * SMALL)
 
 
 def answers(port: int) -> bool:
@@ -227,6 +289,7 @@ def test_with_the_index_all_is_gone_and_the_service_goes_on(ports: tuple[int, in
     for name in ("known", "unknown"):
         assert put(first, name, LARGE).status == 201
     assert np.array_equal(get(second, "known").array, LARGE)
+    assert store(first, "graph", 2).status == 201
     ray.kill(ray.get_actor("index of default", namespace="tensorpost"))
 
     gone = get(second, "known")
@@ -237,6 +300,9 @@ def test_with_the_index_all_is_gone_and_the_service_goes_on(ports: tuple[int, in
     assert np.array_equal(ask(first, "POST", "/v1/onnx/Neg", SMALL).array, -SMALL)
     assert put(first, "known", LARGE).status == 201
     assert np.array_equal(get(second, "known").array, LARGE)
+    until(lambda: [call(port, "graph").status for port in ports] == [404, 404])
+    assert store(second, "graph", 3).status == 201
+    assert np.array_equal(call(first, "graph").array, 3 * SMALL)
 
 
 def test_the_time_beside_a_server_without_ray(ports: tuple[int, int]) -> None:

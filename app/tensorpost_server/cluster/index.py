@@ -15,7 +15,7 @@ import mmap
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -28,13 +28,19 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InsufficientStorage, TensorpostError, Unavailable
 
+from ..http.wires.graph_shelf import GraphUse
+from ..http.wires.graph_table import GraphRow, Published, VersionHere
 from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import Reservation, TensorIndex, TensorLimits
 from ..shared.shared_database import SharedDatabase
 from ..shared.shared_folder import remove_shared_folder
+from .indexed_graphs import IndexedGraphs
 
 PLACE_SECONDS = 30.0
 """A replica of which nothing was heard for so long has ended."""
+
+FAST_SECONDS = 2.0
+"""A replica that does not do something within so long is asked whether it has ended."""
 
 ALONE_SECONDS = 60.0
 """The index ends when there has been no replica for so long."""
@@ -105,17 +111,21 @@ class Joining(NamedTuple):
     """A replica that begins.
 
     Attributes:
+        actor: its handle.
         node: the id of its node.
         process: the id of its process there.
         folder: where it has files that nobody needs after it.
         limits: of held tensors; those of the last replica that began are used.
+        graph_seconds: how long a stored graph stays that nobody calls; as above.
         gone: owners and names of tensors that it knew of another index, which is lost.
     """
 
+    actor: Any
     node: str
     process: int
     folder: str
     limits: TensorLimits
+    graph_seconds: float
     gone: Sequence[tuple[str, str]]
 
 
@@ -157,13 +167,14 @@ class ClusterIndex:
         self._strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
         database = SharedDatabase()
         first = time.time_ns() // 1000  # no number is one of an index that was lost
-        database.connection.execute("INSERT INTO sqlite_sequence VALUES ('tensors', ?)", (first,))
+        database.connection.execute("INSERT INTO sqlite_sequence VALUES ('tensors', ?), ('graphs', ?)", (first, first))
         absent = "held tensors are lost when the service stops"
         if again:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             absent = f"what was held before {when} was lost with the index of this Ray cluster"
         self._tensors = TensorIndex(limits, database, self._hold, self._freed, absent)
         self._database = database
+        self._graphs = IndexedGraphs(database, first)
         self.heard: dict[int, float] = {}
         self._replicas: dict[int, Joining] = {}
         self._places = itertools.count()
@@ -183,12 +194,13 @@ class ClusterIndex:
         if self._watching is None:
             self._watching = asyncio.ensure_future(self._watch())
         await self._look_at_nodes()
-        self._tensors.limits = replica.limits
+        self._tensors.limits, self._graphs.idle_seconds = replica.limits, replica.graph_seconds
         for owner, name in replica.gone:
             self._tensors.note_lost(owner, name)
         place = next(self._places)
         self.heard[place] = time.monotonic()
         self._replicas[place] = replica
+        self._graphs.join(place)
         return place
 
     async def leave(self, place: int) -> None:
@@ -293,6 +305,58 @@ class ClusterIndex:
         del place
         self._tensors.free(owner, names)
 
+    # ---- stored graphs: see `IndexedGraphs` --------------------------------------------------------------------------
+
+    @_answering
+    async def graph_changes(self, place: int, done: int) -> int:
+        """Another version of the table than that which the replica has done; the same one after some time."""
+        return await self._graphs.changes(place, done)
+
+    @_answering
+    async def graph_known(self, place: int, version: int) -> None:
+        """Wait until the other replicas have done a version."""
+        waiting = await self._graphs.waiting(place, version, FAST_SECONDS)
+        for other in waiting:
+            await self._end_if_dead(other)
+        if waiting := await self._graphs.waiting(place, version, PLACE_SECONDS):
+            _log.warning("%d replicas have not read a stored graph within %g s", len(waiting), PLACE_SECONDS)
+
+    @_answering
+    async def graph_rows(self, place: int) -> list[GraphRow]:
+        """All versions of all graphs."""
+        del place
+        return self._graphs.table.rows()
+
+    @_answering
+    async def graph_put(self, place: int, file: str, content: bytes) -> None:
+        """Keep what was sent to be stored."""
+        del place
+        self._graphs.files[file] = content
+
+    @_answering
+    async def graph_read(self, place: int, file: str) -> bytes | None:
+        """What was sent to be stored; None if it is not there any more."""
+        del place
+        return self._graphs.files.get(file)
+
+    @_answering
+    async def graph_publish(
+        self, place: int, owner: str, name: str, here: Sequence[VersionHere], known: Collection[int]
+    ) -> tuple[Published, int]:  # fmt: skip
+        """See `GraphTable.publish`; and the version that the table then has."""
+        del place
+        return self._graphs.publish(owner, name, here, known)
+
+    @_answering
+    async def graph_used(self, place: int, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> None:
+        """The replica has used graphs; times are seconds before now."""
+        self._graphs.note_uses(place, uses, all_uses)
+
+    @_answering
+    async def graph_uses(self, place: int) -> list[GraphUse]:
+        """The calls of graphs in each of the other replicas; times are seconds before now."""
+        return self._graphs.uses_elsewhere(place)
+
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     async def _stored(self, replica: Joining, path: str, size_in_bytes: int) -> Any:
@@ -350,6 +414,7 @@ class ClusterIndex:
             for place in [place for place, heard in self.heard.items() if now - heard > PLACE_SECONDS]:
                 self._end_place(place)
             self._tensors.sweep()
+            self._graphs.sweep()
             if self.heard:
                 self._alone_since = now
             elif now - self._alone_since > ALONE_SECONDS:
@@ -387,12 +452,25 @@ class ClusterIndex:
             except TimeoutError:
                 _log.warning("the tensor %d of a lost node could not be looked at", number)
 
+    async def _end_if_dead(self, place: int) -> None:
+        """Ask Ray whether a replica has ended of which nothing was heard."""
+        if (replica := self._replicas.get(place)) is None:
+            return
+        try:
+            async with asyncio.timeout(FAST_SECONDS):
+                await replica.actor.__ray_ready__.remote()
+        except TimeoutError:
+            pass  # it does something that takes long
+        except self._ray.exceptions.RayActorError:
+            self._end_place(place)
+
     def _end_place(self, place: int) -> None:
         if self.heard.pop(place, None) is None:
             return
         for key in [key for key in self._uses if key[1] == place]:
             del self._uses[key]
         self._tensors.end_place(place)
+        self._graphs.leave(place)
         replica = self._replicas.pop(place)
         if (memory := self._memories.get(replica.node)) is not None:
             memory.remove.remote(replica.process, replica.folder)

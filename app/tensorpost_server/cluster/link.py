@@ -12,6 +12,7 @@ from typing import Any
 from tensorpost.values.problems import TensorpostError, Unavailable
 
 from ..http.wires.tensor_index import TensorLimits
+from ..settings import Settings
 from .index import ClusterIndex, Joining, Left
 
 _NAMESPACE = "tensorpost"
@@ -27,16 +28,17 @@ class IndexLink:
 
     Args:
         application: the name of the Serve application, which has one index.
-        limits: of held tensors.
+        settings: those of the replica.
         folder: where the replica has files that nobody needs after it.
 
     Attributes:
         known: returns owners and names of tensors that the replica knows; asked when the index is lost.
     """
 
-    def __init__(self, application: str, limits: TensorLimits, folder: Path) -> None:
+    def __init__(self, application: str, settings: Settings, folder: Path) -> None:
         self._ray: Any = importlib.import_module("ray")  # it has no type stubs
-        self._name, self._limits, self._folder = f"index of {application}", limits, folder
+        self._name, self._folder = f"index of {application}", folder
+        self._limits, self._graph_seconds = TensorLimits.of(settings), settings.stored_graph_idle_seconds
         self._index: Any = None
         self._place = -1
         self._lock = asyncio.Lock()
@@ -86,8 +88,11 @@ class IndexLink:
                 async with asyncio.timeout(_JOIN_SECONDS):
                     while True:
                         index = await asyncio.to_thread(self._start, again=lost is not None)
-                        node = self._ray.get_runtime_context().get_node_id()
-                        joining = Joining(node, os.getpid(), str(self._folder), self._limits, [*self.known()])
+                        context = self._ray.get_runtime_context()
+                        joining = Joining(
+                            context.current_actor, context.get_node_id(), os.getpid(), str(self._folder),
+                            self._limits, self._graph_seconds, [*self.known()],
+                        )  # fmt: skip
                         try:
                             self._place, self._index = await index.join.remote(joining), index
                             return

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
 from ..engine import Admission
-from ..http.wires.tensor_index import TensorLimits
+from ..http.wires.graph_shelf import GraphShelf
 from ..http.wires.tensor_store import TensorStore
 from ..settings import Settings
 from ..shared.shared_folder import make_shared_folder
+from .graphs import RayShelf
 from .link import IndexLink
 from .tensors import RayTensorStore
 
 
-@dataclass(frozen=True, slots=True)
 class RayCluster:
     """See `Cluster`.
 
-    Attributes:
+    Args:
         application: the name of the Serve application.
+        settings: those of the replica.
     """
 
-    application: str
+    def __init__(self, application: str, settings: Settings) -> None:
+        self._folder = make_shared_folder()
+        self._link = IndexLink(application, settings, self._folder)
+        self._shelf = RayShelf(self._link)
+        self._tensors: RayTensorStore | None = None
 
     def tensor_store(self, settings: Settings, admission: Admission) -> TensorStore:
-        folder = make_shared_folder()
-        return RayTensorStore(admission, IndexLink(self.application, TensorLimits.of(settings), folder), folder)
+        del settings  # the index has them
+        self._tensors = RayTensorStore(admission, self._link, self._folder)
+        return self._tensors
+
+    def graph_shelf(self) -> GraphShelf:
+        return self._shelf
+
+    async def open(self, synchronize: Callable[[], Awaitable[None]]) -> None:
+        await self._link.open()
+        assert self._tensors is not None
+        self._tensors.open()
+        await self._shelf.open(synchronize)
+
+    def close(self) -> None:
+        self._shelf.close()
+        self._link.close()

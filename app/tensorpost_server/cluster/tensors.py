@@ -70,8 +70,8 @@ class RayTensorStore:
     def dropped(self) -> Mapping[str, int]:
         return dict.fromkeys(REASONS, 0) | dict(self._told.dropped)
 
-    async def open(self) -> None:
-        await self._link.open()
+    def open(self) -> None:
+        """Begin; the link is open."""
         self._beating = asyncio.ensure_future(self._beat_always())
 
     async def use(self, owner: str, name: str) -> OpenTensor:
@@ -154,7 +154,6 @@ class RayTensorStore:
                 task.cancel()
         if self._soon is not None:
             self._soon.cancel()
-        self._link.close()
         self._open.clear()
         remove_shared_folder(self._folder)
 

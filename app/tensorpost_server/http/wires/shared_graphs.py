@@ -1,7 +1,7 @@
-"""Stored graphs of a server with several processes: each process has all of them, as the database lists them.
+"""Stored graphs that several processes have, on one machine or on Ray: each has all of them, as a table lists them.
 
-A process that stores, changes or deletes a graph says so in the database, and waits until the others have done the
-same before it answers; so a call after the answer finds the same graphs in any of them.
+A process that stores, changes or deletes a graph says so in the table, and waits until the others have done the same
+before it answers; so a call after the answer finds the same graphs in any of them.
 """
 
 from __future__ import annotations
@@ -10,31 +10,28 @@ import asyncio
 import json
 import logging
 import secrets
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from tensorpost.values.problems import TensorpostError
 
 from ...engine import WorkerThreads
 from ...settings import Settings
-from ...shared.process_group import ProcessGroup
-from ...shared.shared_folder import shared_file
 from ..background_threads import CallerThreads
 from ..calls.batch_settings import BatchSettings
 from .graph_folder import read_graph_folder
+from .graph_shelf import GraphShelf, GraphUse
 from .graph_sources import read_source
 from .graph_store import GraphStore, GraphVersion, StoreEntry
+from .graph_table import GraphRow, VersionHere
 
-GRAPHS_QUESTION, FOLDER_QUESTION, USES_QUESTION = "graphs", "graphs of the folder", "uses of graphs"
-"""What a process asks of the others: to do what the database says, to read a graph of the folder again, or `uses`."""
+FOLDER_QUESTION = "graphs of the folder"
+"""What a process asks of the others on its machine: to read a graph of the folder again."""
 
 GraphUses = dict[tuple[str | None, str, int], tuple[int, float]]
 """Calls by owner, name and version: their number, and the time of the last one, seconds of the monotonic clock."""
 
-_ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
 _log = logging.getLogger(__name__)
 
 
@@ -52,33 +49,19 @@ class StoredContent(NamedTuple):
     media_type: str | None
 
 
-class _Row(NamedTuple):
-    number: int
-    owner: str
-    name: str
-    version: int
-    media_type: str | None
-    file: str
-    batches: str
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.owner, self.name, self.version
-
-
 @dataclass(slots=True)
 class SharedGraphs:
     """The graphs of callers in all processes. It does nothing if there is one process.
 
     Attributes:
         store: the graphs of this process.
-        group: the processes.
+        shelf: what all processes have.
         settings: limits of what is read.
         threads: where graphs are read.
     """
 
     store: GraphStore
-    group: ProcessGroup
+    shelf: GraphShelf
     settings: Settings
     threads: WorkerThreads
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -86,8 +69,8 @@ class SharedGraphs:
     _known: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
-        if self.group.is_shared:
-            self.store.is_idle = self._drop_row_if_idle
+        if self.shelf.is_shared:
+            self.store.is_idle = self._is_idle_everywhere
 
     async def publish(self, owner: str, name: str, stored: Sequence[StoredContent] = ()) -> None:
         """Let all processes have a graph of a caller as this one has it.
@@ -97,49 +80,33 @@ class SharedGraphs:
             name: the graph's name.
             stored: what was sent now; empty if versions were changed or deleted only.
         """
-        folder = self.group.folder
-        if folder is None:
+        if not self.shelf.is_shared:
             return
         files = {each.version: f"graph-{secrets.token_hex(8)}" for each in stored}
         for each in stored:
-            await self._threads.run(True, shared_file(folder, files[each.version]).write_bytes, each.content)
+            await self.shelf.put(files[each.version], each.content, self._threads)
         media_types = {each.version: each.media_type for each in stored}
-        entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
-        with self.group.database.change() as database:
-            found = database.execute(f"{_ROWS} WHERE owner = ? AND name = ?", (owner, name)).fetchall()
-            rows = {row.version: row for row in map(_Row._make, found)}
-            for version, row in rows.items():
-                if version not in entries and row.number not in self._known:
-                    continue  # another process has just stored it
-                if version in files or version not in entries or _text_of(entries[version].batches) != row.batches:
-                    database.execute("DELETE FROM graphs WHERE number = ?", (row.number,))
-                elif entries[version].number == row.number:
-                    del entries[version]  # it is as it was
-            for version, entry in entries.items():
-                row = rows.get(version)
-                if version in files:
-                    file, media_type = files[version], media_types[version]
-                elif row is not None:
-                    file, media_type = row.file, row.media_type
-                else:
-                    continue  # another request stores it, and publishes it
-                values = owner, name, version, media_type, file, _text_of(entry.batches), entry.used
-                added = database.execute(
-                    "INSERT INTO graphs (owner, name, version, media_type, file, batches, used) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    values,
-                ).lastrowid
-                entry.number = added or 0
-                self._known.add(entry.number)
-            _remove_files(database, folder, [row.file for row in rows.values()])
-        await self.group.siblings.ask(GRAPHS_QUESTION)
+        async with self._lock:
+            entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
+            here = [
+                VersionHere(
+                    version, entry.number, _text_of(entry.batches), entry.used, files.get(version),
+                    media_types.get(version),
+                )
+                for version, entry in entries.items()
+            ]  # fmt: skip
+            published = await self.shelf.publish(owner, name, here, self._known)
+            for version, number in published.numbers.items():
+                entries[version].number = number
+                self._known.add(number)
+        await self.shelf.tell()
 
     async def synchronize(self) -> None:
-        """Store and drop graphs in this process as the database says."""
+        """Store and drop graphs in this process as the table says."""
         async with self._lock:
-            while (version := self.group.database.version) != self._version:
+            while (version := self.shelf.version) != self._version:
                 self._version = version
-                rows = {row.number: row for row in map(_Row._make, self.group.database.connection.execute(_ROWS))}
+                rows = {row.number: row for row in await self.shelf.rows()}
                 for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
                     self.store.drop(entry)
                 here = {each.number for each in self.store.entries()}
@@ -154,59 +121,50 @@ class SharedGraphs:
             await self._threads.run(True, read_graph_folder, self.settings.graphs, self.settings, name), name
         )
 
-    async def uses(self) -> list[tuple[str | None, str, int, int, float]]:
-        """Owner, name and version of each graph, its calls in this process, and the time of the last one."""
+    async def uses(self) -> list[GraphUse]:
+        """The calls of each graph in this process."""
         return [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
 
     async def uses_elsewhere(self) -> GraphUses:
         """The calls of graphs in the other processes."""
         found: GraphUses = {}
-        for owner, name, version, *use in [
-            each for uses in await self.group.siblings.ask(USES_QUESTION) for each in uses
-        ]:
+        for owner, name, version, count, used in await self.shelf.uses_elsewhere():
             calls, last = found.get((owner, name, version), (0, 0.0))
-            found[owner, name, version] = calls + use[0], max(last, use[1])
+            found[owner, name, version] = calls + count, max(last, used)
         return found
 
     def note_uses(self) -> None:
         """Let the other processes know when this one has used graphs; drop those that they have dropped."""
-        if not self.group.is_shared:
+        if not self.shelf.is_shared:
             return
-        for entry in [each for each in self.store.entries() if each.number and each.used > each.noted]:
-            query = "UPDATE graphs SET used = max(used, ?) WHERE number = ?"
+        used = {each.number: each for each in self.store.entries() if each.number and each.used > each.noted}
+        uses = [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
+        gone = self.shelf.note_uses([(number, each.used) for number, each in used.items()], uses)
+        for entry in used.values():
             entry.noted = entry.used
-            if not self.group.database.connection.execute(query, (entry.used, entry.number)).rowcount:
-                self.store.drop(entry)
+        for number in gone:
+            self.store.drop(used[number])
 
-    async def _take_over(self, row: _Row) -> None:
+    async def _take_over(self, row: GraphRow) -> None:
         """Store a graph that another process has stored."""
-        assert self.group.folder is not None
-        path, media_type = shared_file(self.group.folder, row.file), row.media_type
         try:
-            content = await self._threads.run(True, path.read_bytes)
-            source = await self._threads.run(True, read_source, content, media_type, self.settings)
+            content = await self.shelf.read(row.file, self._threads)
+            if content is None:
+                return  # it was replaced meanwhile, which the next look at the table finds
+            source = await self._threads.run(True, read_source, content, row.media_type, self.settings)
             batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
             self.store.take_over(
                 row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
             )
             self._known.add(row.number)
-        except FileNotFoundError:
-            pass  # it was replaced meanwhile, which the next look at the database finds
         except TensorpostError as error:
             _log.error("the graph %r, which another process has stored, is not here: %s", row.name, error.detail)
 
-    def _drop_row_if_idle(self, entry: StoreEntry, since: float) -> bool:
-        """Whether no process has used a graph since then; then it is taken out of the database."""
-        folder = self.group.folder
-        assert folder is not None
-        with self.group.database.change() as database:
-            query = "DELETE FROM graphs WHERE number = ? AND used < ? RETURNING file"
-            if (dropped := database.execute(query, (entry.number, since)).fetchone()) is not None:
-                _remove_files(database, folder, [dropped[0]])
-                return True
-            used = database.execute("SELECT used FROM graphs WHERE number = ?", (entry.number,)).fetchone()
+    def _is_idle_everywhere(self, entry: StoreEntry, since: float) -> bool:
+        """Whether no process has used a graph since then; then it is taken out of the table."""
+        used = self.shelf.last_use(entry.number, since)
         if used is not None:
-            entry.used = max(entry.used, used[0])
+            entry.used = max(entry.used, used)
         return used is None
 
     @property
@@ -216,10 +174,3 @@ class SharedGraphs:
 
 def _text_of(batches: BatchSettings | None) -> str:
     return json.dumps(None if batches is None else asdict(batches))
-
-
-def _remove_files(database: sqlite3.Connection, folder: Path, files: Sequence[str]) -> None:
-    """Remove files that no row names any more."""
-    for file in files:
-        if database.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is None:
-            shared_file(folder, file).unlink(missing_ok=True)

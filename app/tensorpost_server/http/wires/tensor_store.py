@@ -106,10 +106,6 @@ class TensorStore(Protocol):
         """How many tensors have lost their name, by the reason."""
         ...
 
-    async def open(self) -> None:
-        """Called once, before the first request."""
-        ...
-
     async def use(self, owner: str, name: str) -> OpenTensor:
         """The caller's tensor of this name, in use until `release`.
 
@@ -227,9 +223,6 @@ class ProcessTensorStore:
     @property
     def dropped(self) -> Mapping[str, int]:
         return self._index.dropped
-
-    async def open(self) -> None:
-        pass
 
     async def use(self, owner: str, name: str) -> OpenTensor:
         held = self._index.use(owner, name, self.group.place)
