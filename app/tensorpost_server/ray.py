@@ -108,8 +108,7 @@ class Replica:
         if not loopback and read.allowed_hosts is None:
             # Requests come by a loopback address from HAProxy, and still may name any host.
             read = read.model_copy(update={"allowed_hosts": "*"})
-        cluster = RayCluster(serve.get_replica_context().app_name, read)
-        self._application = create_app(read, cluster=cluster)
+        self._application = create_app(read, cluster=RayCluster(read))
         self._service: Service = self._application.state.service
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -33,7 +32,6 @@ from ..http.wires.graph_table import GraphRow, Published, VersionHere
 from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import Reservation, TensorIndex, TensorLimits
 from ..shared.shared_database import SharedDatabase
-from ..shared.shared_folder import remove_shared_folder
 from .indexed_graphs import IndexedGraphs
 
 PLACE_SECONDS = 30.0
@@ -99,31 +97,22 @@ class NodeMemory:
         finally:
             os.close(descriptor)
 
-    def remove(self, process: int, folder: str) -> None:
-        """Remove the folder of a replica, unless it only seems to have ended."""
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            remove_shared_folder(Path(folder))
-
 
 class Joining(NamedTuple):
     """A replica that begins.
 
     Attributes:
         actor: its handle.
+        actor_id: the id of that.
         node: the id of its node.
-        process: the id of its process there.
-        folder: where it has files that nobody needs after it.
         limits: of held tensors; those of the last replica that began are used.
         graph_seconds: how long a stored graph stays that nobody calls; as above.
         gone: owners and names of tensors that it knew of another index, which is lost.
     """
 
     actor: Any
+    actor_id: str
     node: str
-    process: int
-    folder: str
     limits: TensorLimits
     graph_seconds: float
     gone: Sequence[tuple[str, str]]
@@ -195,6 +184,8 @@ class ClusterIndex:
             self._watching = asyncio.ensure_future(self._watch())
         await self._look_at_nodes()
         self._tensors.limits, self._graphs.idle_seconds = replica.limits, replica.graph_seconds
+        for place in [place for place, other in self._replicas.items() if other.actor_id == replica.actor_id]:
+            self._end_place(place)
         for owner, name in replica.gone:
             self._tensors.note_lost(owner, name)
         place = next(self._places)
@@ -471,9 +462,7 @@ class ClusterIndex:
             del self._uses[key]
         self._tensors.end_place(place)
         self._graphs.leave(place)
-        replica = self._replicas.pop(place)
-        if (memory := self._memories.get(replica.node)) is not None:
-            memory.remove.remote(replica.process, replica.folder)
+        del self._replicas[place]
 
 
 def _row(held: HeldTensorRow) -> Row:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from tensorpost.values.problems import TensorpostError, Unavailable
@@ -24,20 +22,17 @@ _ATTEMPTS = 5
 
 
 class IndexLink:
-    """The index, as a replica calls it. Used from the event loop's thread only.
+    """The index of a Serve application, as one of its replicas calls it. Used from the event loop's thread only.
 
     Args:
-        application: the name of the Serve application, which has one index.
         settings: those of the replica.
-        folder: where the replica has files that nobody needs after it.
 
     Attributes:
         known: returns owners and names of tensors that the replica knows; asked when the index is lost.
     """
 
-    def __init__(self, application: str, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._ray: Any = importlib.import_module("ray")  # it has no type stubs
-        self._name, self._folder = f"index of {application}", folder
         self._limits, self._graph_seconds = TensorLimits.of(settings), settings.stored_graph_idle_seconds
         self._index: Any = None
         self._place = -1
@@ -90,8 +85,8 @@ class IndexLink:
                         index = await asyncio.to_thread(self._start, again=lost is not None)
                         context = self._ray.get_runtime_context()
                         joining = Joining(
-                            context.current_actor, context.get_node_id(), os.getpid(), str(self._folder),
-                            self._limits, self._graph_seconds, [*self.known()],
+                            context.current_actor, context.get_actor_id(), context.get_node_id(), self._limits,
+                            self._graph_seconds, [*self.known()],
                         )  # fmt: skip
                         try:
                             self._place, self._index = await index.join.remote(joining), index
@@ -104,8 +99,10 @@ class IndexLink:
 
     def _start(self, *, again: bool) -> Any:
         """A handle of the index, which is started on the head node if there is none."""
+        application = importlib.import_module("ray.serve").get_replica_context().app_name
         options: dict[str, Any] = {
-            "name": self._name, "namespace": _NAMESPACE, "get_if_exists": True, "lifetime": "detached", "num_cpus": 0,
+            "name": f"index of {application}", "namespace": _NAMESPACE, "get_if_exists": True,
+            "lifetime": "detached", "num_cpus": 0,
         }  # fmt: skip
         if any(_HEAD in each["Resources"] for each in self._ray.nodes() if each["Alive"]):
             options["resources"] = {_HEAD: 0.001}  # a soft affinity to the node may be passed over

@@ -8,7 +8,6 @@ from ..engine import Admission
 from ..http.wires.graph_shelf import GraphShelf
 from ..http.wires.tensor_store import TensorStore
 from ..settings import Settings
-from ..shared.shared_folder import make_shared_folder
 from .graphs import RayShelf
 from .link import IndexLink
 from .tensors import RayTensorStore
@@ -18,19 +17,17 @@ class RayCluster:
     """See `Cluster`.
 
     Args:
-        application: the name of the Serve application.
         settings: those of the replica.
     """
 
-    def __init__(self, application: str, settings: Settings) -> None:
-        self._folder = make_shared_folder()
-        self._link = IndexLink(application, settings, self._folder)
+    def __init__(self, settings: Settings) -> None:
+        self._link = IndexLink(settings)
         self._shelf = RayShelf(self._link)
         self._tensors: RayTensorStore | None = None
 
     def tensor_store(self, settings: Settings, admission: Admission) -> TensorStore:
         del settings  # the index has them
-        self._tensors = RayTensorStore(admission, self._link, self._folder)
+        self._tensors = RayTensorStore(admission, self._link)
         return self._tensors
 
     def graph_shelf(self) -> GraphShelf:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tensorpost.values.layout import Layout
@@ -17,11 +17,10 @@ from tensorpost.values.problems import TensorpostError, Unavailable
 from ..engine import Admission
 from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import REASONS, Reservation
-from ..http.wires.tensor_memory import OwnMemory, SharedMemoryFiles
 from ..http.wires.tensor_store import OpenTensor, TensorPlace
-from ..shared.shared_folder import remove_shared_folder, tensor_path
 from .index import INLINE_BYTES, Beat, Made
 from .link import IndexLink
+from .upload_memory import UploadMemory
 
 BEAT_SECONDS = 2.0
 """How often the index is told what the replica does."""
@@ -30,7 +29,6 @@ _SOON_SECONDS = 0.02
 _FETCH_SECONDS = 120.0
 _CLOSE_SECONDS = 60.0
 _THREAD_BYTES = 4 << 20
-_FULL = "delete held tensors, or make that file system larger (docker run --shm-size)"
 _log = logging.getLogger(__name__)
 
 
@@ -40,13 +38,11 @@ class RayTensorStore:
     Args:
         admission: the memory budget, in which tensors count while they are received or computed.
         link: the index.
-        folder: where those are, in memory; removed at the end.
     """
 
-    def __init__(self, admission: Admission, link: IndexLink, folder: Path) -> None:
+    def __init__(self, admission: Admission, link: IndexLink) -> None:
         self._errors: Any = importlib.import_module("ray.exceptions")  # it has no type stubs
-        self._admission, self._link, self._folder = admission, link, folder
-        self._own, self._files = OwnMemory(admission.buffers), SharedMemoryFiles(folder, _FULL)
+        self._admission, self._link, self._files = admission, link, UploadMemory()
         self._open: dict[int, OpenTensor] = {}
         self._used: dict[int, float] = {}
         self._opening: dict[int, asyncio.Task[OpenTensor]] = {}
@@ -113,8 +109,8 @@ class RayTensorStore:
             raise
         place = TensorPlace(Reservation(number, owner, given, layout, replaces), memoryview(b""), self)
         try:
-            if size <= INLINE_BYTES:
-                place.memory = self._own.allocate(number, size)
+            if _is_inline(size):
+                place.memory = self._admission.buffers.allocate(size)
             elif size <= _THREAD_BYTES:
                 place.memory = self._files.allocate(number, size)
             else:
@@ -155,15 +151,14 @@ class RayTensorStore:
         if self._soon is not None:
             self._soon.cancel()
         self._open.clear()
-        remove_shared_folder(self._folder)
 
     # ---- bytes -------------------------------------------------------------------------------------------------------
 
     def _content_of(self, place: TensorPlace) -> bytes | tuple[str, int]:
         size = place.reserved.layout.size_in_bytes
-        if size <= INLINE_BYTES:
+        if _is_inline(size):
             return bytes(place.memory)
-        return str(tensor_path(self._folder, place.reserved.number)), size
+        return self._files.path(place.reserved.number), size
 
     def _let_go(self, place: TensorPlace) -> None:
         place.memory = memoryview(b"")
@@ -262,6 +257,11 @@ class RayTensorStore:
         for number in {*told.freed, *idle}:
             self._open.pop(number, None)
             self._used.pop(number, None)
+
+
+def _is_inline(size_in_bytes: int) -> bool:
+    """Whether the index has the bytes itself: of small tensors, and where memory of a process cannot be opened."""
+    return size_in_bytes <= INLINE_BYTES or sys.platform != "linux"
 
 
 def _held(row: Sequence[Any]) -> HeldTensorRow:

@@ -13,9 +13,6 @@ from tensorpost.values.problems import InsufficientStorage
 from ...engine.buffer_pool import BufferPool
 from ...shared.shared_folder import tensor_path
 
-_FULL_ADVICE = (
-    "delete held tensors, make that file system larger (docker run --shm-size), or use one process (--workers 1)"
-)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
@@ -60,14 +57,10 @@ class SharedMemoryFiles:
     """See `TensorMemory`: files in the folder that the processes share, which each maps.
 
     A file has all of its memory from the start, and never another length, so no access to it can fail.
-
-    Args:
-        folder: where they are.
-        advice: what helps where it is full.
     """
 
-    def __init__(self, folder: Path, advice: str = _FULL_ADVICE) -> None:
-        self._folder, self._advice = folder, advice
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def allocate(self, number: int, size_in_bytes: int) -> memoryview:
         if not size_in_bytes:
@@ -85,8 +78,8 @@ class SharedMemoryFiles:
             if error.errno not in _FULL:
                 raise
             raise InsufficientStorage(
-                f"{self._folder.parent}, where processes share tensors, has no {size_in_bytes:,} bytes left; "
-                f"{self._advice}",
+                f"{self._folder.parent}, where processes share tensors, has no {size_in_bytes:,} bytes left; delete "
+                "held tensors, make that file system larger (docker run --shm-size), or use one process (--workers 1)",
                 extra={"actual": size_in_bytes},
             ) from None
         finally:
