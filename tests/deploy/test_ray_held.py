@@ -14,6 +14,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -22,12 +23,14 @@ import pytest
 from tests.support.live_server import live_server
 from tests.support.ray_cluster import patiently, ports_of, replicas_of, running, until
 
+from tensorpost import Client
+
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own libraries
 PORT = 18331
 STORE = 400 << 20  # bytes of each node's object store
-MOST = 12
+MOST = 40
 NPY = "application/x-npy"
 SMALL = np.arange(12, dtype=np.float32).reshape(3, 4)  # lies in the index
 LARGE = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)  # lies in an object store
@@ -88,6 +91,18 @@ def store(port: int, name: str, factor: float, query: str = "") -> Answer:
 
 def call(port: int, name: str, query: str = "") -> Answer:
     return ask(port, "POST", f"/v1/graphs/{name}{query}", SMALL)
+
+
+def metric(port: int, name: str = "tensorpost_requests_total") -> float:
+    """The sum of a metric of a replica."""
+    text = ask(port, "GET", "/metrics").body.decode()
+    return sum(
+        [float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+    )
+
+
+def held_bytes(port: int) -> float:
+    return metric(port, "tensorpost_held_tensor_bytes")
 
 
 def names(port: int) -> list[str]:
@@ -197,6 +212,26 @@ def test_half_of_the_object_stores_is_the_limit_of_all(ports: tuple[int, int]) -
     until(lambda: put(ports[1], "y", x, "?replace=true").status < 300)
 
 
+def test_callers_through_the_proxy_find_what_they_hold(ports: tuple[int, int]) -> None:
+    """Eight callers at once; each request of one may go to another replica than the request before."""
+
+    def call_again(number: int) -> None:
+        with Client(f"http://127.0.0.1:{PORT}") as tp:
+            for turn in range(5):
+                x = np.full((64, 1024 * (number % 2) + 1), number * 100 + turn, np.float32)
+                with tp.put(x) as held:
+                    y = tp.multiply(held, -1, keep=True)
+                    assert np.array_equal(tp.add(held, held), 2 * x)
+                    assert np.array_equal(y[3:5], -x[3:5])
+
+    before = {each: metric(each) for each in ports}
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(call_again, range(8)))
+    assert max(metric(each) - before[each] for each in ports) < 200  # so both have answered
+    until(lambda: [names(port) for port in ports] == [[], []])
+    until(lambda: [held_bytes(port) for port in ports] == [0, 0])  # of the reads that have ended, too
+
+
 def test_what_one_replica_stores_the_other_one_calls(ports: tuple[int, int]) -> None:
     first, second = ports
 
@@ -215,6 +250,13 @@ def test_what_one_replica_stores_the_other_one_calls(ports: tuple[int, int]) -> 
     assert np.array_equal(call(second, "scaled").array, 9 * SMALL)
     assert ask(second, "DELETE", "/v1/graphs/scaled").status == 204
     assert call(first, "scaled").status == 404
+    for turn in range(10):
+        here, there = ports if turn % 2 else ports[::-1]
+        assert store(here, "again", turn, "?version=2").status == 201
+        assert call(there, "again").status == 200
+        assert ask(there if turn % 3 else here, "DELETE", "/v1/graphs/again").status == 204
+    for port in ports:
+        assert ask(port, "GET", "/v1/limits").document["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
 def test_the_calls_of_a_graph_are_counted_together(ports: tuple[int, int]) -> None:
@@ -313,12 +355,17 @@ def test_the_time_beside_a_server_without_ray(ports: tuple[int, int]) -> None:
         for port in (ports[0], plain):
             assert put(port, "x", SMALL).status == 201
             assert put(port, "y", LARGE).status == 201
+        calls: dict[str, tuple[str, Any]] = {
+            "call with the tensor in the body": ("", SMALL),
+            "call with @x, in the index": ("?X=@x", None),
+            "call with @y[0], in an object store": ("?X=@y[0]", None),
+        }
         for turn in range(240):
             for where, port in (("Ray", ports[turn % 2]), ("plain", plain)):
-                for what in ("x", "y[0]"):
+                for what, (query, body) in calls.items():
                     began = time.perf_counter()
-                    answer = ask(port, "POST", f"/v1/onnx/Neg?X=@{what}")
-                    taken.setdefault((where, f"call with @{what}"), []).append(time.perf_counter() - began)
+                    answer = ask(port, "POST", f"/v1/onnx/Neg{query}", body)
+                    taken.setdefault((where, what), []).append(time.perf_counter() - began)
                     assert answer.status == 200
         for turn in range(9):
             for where, port in (("Ray", ports[turn % 2]), ("plain", plain)):
