@@ -105,8 +105,8 @@ class Joining(NamedTuple):
         actor: its handle.
         actor_id: the id of that.
         node: the id of its node.
-        limits: of held tensors; those of the last replica that began are used.
-        graph_seconds: how long a stored graph stays that nobody calls; as above.
+        limits: limits of held tensors; the last replica that began decides.
+        graph_seconds: how long a stored graph stays that nobody calls; the last replica that began decides.
         gone: owners and names of tensors that it knew of another index, which is lost.
     """
 
@@ -144,7 +144,7 @@ class ClusterIndex:
     """The actor. All of its methods run on its event loop, and change the tables without waiting in between.
 
     Args:
-        limits: of held tensors.
+        limits: limits of held tensors.
         again: whether another index was lost, with all that it had.
 
     Attributes:

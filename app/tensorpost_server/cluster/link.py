@@ -25,7 +25,7 @@ class IndexLink:
     """The index of a Serve application, as one of its replicas calls it. Used from the event loop's thread only.
 
     Args:
-        settings: those of the replica.
+        settings: the settings of the replica.
 
     Attributes:
         known: returns owners and names of tensors that the replica knows; asked when the index is lost.

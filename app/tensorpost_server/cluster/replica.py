@@ -17,7 +17,7 @@ class RayCluster:
     """See `Cluster`.
 
     Args:
-        settings: those of the replica.
+        settings: the settings of the replica.
     """
 
     def __init__(self, settings: Settings) -> None:

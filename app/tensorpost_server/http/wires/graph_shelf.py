@@ -57,7 +57,7 @@ class GraphShelf(Protocol):
 
         Args:
             uses: their numbers, and the times of the last uses, monotonic.
-            all_uses: of all graphs that the process has.
+            all_uses: the calls of each graph that the process has.
 
         Returns:
             Numbers of graphs that the table does not have any more.

@@ -37,7 +37,7 @@ class VersionHere(NamedTuple):
 
     Attributes:
         version: the number of the version.
-        number: that of its row; 0 if it has none.
+        number: the number of its row; 0 if it has none.
         batches: its `BatchSettings`, or null, as JSON text.
         used: when it was used last, seconds of the monotonic clock.
         file: what was stored now, by its name; None if it is what it was.

@@ -59,7 +59,7 @@ class TensorLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> TensorLimits:
-        """Those of the settings."""
+        """The limits of these settings."""
         return cls(
             settings.max_held_tensors, settings.max_held_tensor_bytes, settings.held_tensor_idle_seconds,
             settings.held_tensor_seconds,
