@@ -11,8 +11,6 @@ import importlib
 import itertools
 import json
 import logging
-import mmap
-import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -20,12 +18,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
-from tensorpost.values.problems import InsufficientStorage, TensorpostError, Unavailable
+from tensorpost.values.problems import InsufficientStorage, TensorpostError
 
 from ..http.wires.graph_shelf import GraphUse
 from ..http.wires.graph_table import GraphRow, Published, VersionHere
@@ -33,6 +28,7 @@ from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import Reservation, TensorIndex, TensorLimits
 from ..shared.shared_database import SharedDatabase
 from .indexed_graphs import IndexedGraphs
+from .tensor_objects import Content, TensorObjects
 
 PLACE_SECONDS = 30.0
 """A replica of which nothing was heard for so long has ended."""
@@ -47,7 +43,6 @@ INLINE_BYTES = 64 << 10
 """Tensors up to so many bytes are in the index itself."""
 
 _WATCH_SECONDS = 2.0
-_CHECK_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
@@ -84,18 +79,6 @@ class Beat:
     size_in_bytes: int
     dropped: Mapping[str, int]
     freed: Sequence[int]
-
-
-class NodeMemory:
-    """An actor on a node: what its methods return is in the object store of the node, and the caller owns it."""
-
-    def store(self, path: str, size_in_bytes: int) -> tuple[None, NDArray[np.uint8]]:
-        """The bytes of a file; nothing before them, which tells that they are there."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return None, np.frombuffer(mmap.mmap(descriptor, size_in_bytes, prot=mmap.PROT_READ), np.uint8)
-        finally:
-            os.close(descriptor)
 
 
 class Joining(NamedTuple):
@@ -153,7 +136,6 @@ class ClusterIndex:
 
     def __init__(self, limits: TensorLimits, *, again: bool) -> None:
         self._ray: Any = importlib.import_module("ray")  # it has no type stubs
-        self._strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
         database = SharedDatabase()
         first = time.time_ns() // 1000  # no number is one of an index that was lost
         database.connection.execute("INSERT INTO sqlite_sequence VALUES ('tensors', ?), ('graphs', ?)", (first, first))
@@ -168,9 +150,7 @@ class ClusterIndex:
         self._replicas: dict[int, Joining] = {}
         self._places = itertools.count()
         self._uses = Counter[tuple[int, int]]()
-        self._contents: dict[int, Any] = {}
-        self._nodes: dict[int, str | None] = {}
-        self._memories: dict[str, Any] = {}
+        self._objects = TensorObjects(self._tensors.lose)
         self._dead = set[str]()
         self._room = 0
         self._alone_since = time.monotonic()
@@ -231,10 +211,10 @@ class ClusterIndex:
         return _row(held)
 
     @_answering
-    async def content(self, place: int, number: int) -> Any:
-        """The bytes of a tensor that the replica uses; or a list with the reference to them; None if it is gone."""
+    async def content(self, place: int, number: int) -> Content | None:
+        """What has the bytes of a tensor that the replica uses; None if nothing does any more."""
         del place
-        return self._contents.get(number)
+        return self._objects.content(number)
 
     @_answering
     async def lost(self, place: int, number: int, owner: str, name: str) -> None:
@@ -270,7 +250,7 @@ class ClusterIndex:
         """Put bytes into the object store, and give the tensors their names: all of them or none."""
         replica = self._replicas[place]
         contents = [
-            each.content if isinstance(each.content, bytes) else [await self._stored(replica, *each.content)]
+            each.content if isinstance(each.content, bytes) else await self._objects.store(replica.node, *each.content)
             for each in made
         ]
         reservations = [
@@ -279,9 +259,7 @@ class ClusterIndex:
         ]
         named = self._tensors.finish(reservations)
         for (held, _), content in zip(named, contents, strict=True):
-            self._contents[held.number] = content
-            if not isinstance(content, bytes):
-                self._nodes[held.number] = replica.node
+            self._objects.keep(held.number, content, replica.node)
         return [(_row(held), replaced) for held, replaced in named]
 
     @_answering
@@ -350,33 +328,6 @@ class ClusterIndex:
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 
-    async def _stored(self, replica: Joining, path: str, size_in_bytes: int) -> Any:
-        """A reference to the bytes of a file of the replica's node, in the object store there."""
-        errors = self._ray.exceptions
-        for last in (False, True):
-            if replica.node not in self._memories:
-                on_node = self._strategies.NodeAffinitySchedulingStrategy(replica.node, soft=False)
-                memory = self._ray.remote(NodeMemory).options(num_cpus=0, scheduling_strategy=on_node)
-                self._memories[replica.node] = memory.remote()
-            memory = self._memories[replica.node]
-            done, data = memory.store.options(num_returns=2).remote(path, size_in_bytes)
-            try:
-                await done
-            except (errors.ObjectStoreFullError, errors.OutOfDiskError):
-                raise InsufficientStorage(
-                    f"the object store of the Ray node has no {size_in_bytes:,} bytes left; delete held tensors",
-                    extra={"actual": size_in_bytes},
-                ) from None
-            except errors.RayError as error:
-                if self._memories.get(replica.node) is memory:
-                    del self._memories[replica.node]
-                if last or not isinstance(error, errors.RayActorError):
-                    _log.exception("a tensor of %d bytes could not be stored", size_in_bytes)
-                    raise Unavailable("the Ray node could not store the tensor; send it again") from None
-            else:
-                return data
-        raise AssertionError("unreachable")
-
     def _size_in_bytes(self) -> int:
         return int(self._database.connection.execute("SELECT total(size) FROM tensors").fetchone()[0])
 
@@ -392,8 +343,7 @@ class ClusterIndex:
 
     def _freed(self, number: int, size_in_bytes: int) -> None:
         del size_in_bytes
-        self._contents.pop(number, None)
-        self._nodes.pop(number, None)
+        self._objects.free(number)
 
     # ---- what ends ---------------------------------------------------------------------------------------------------
 
@@ -422,26 +372,8 @@ class ClusterIndex:
         self._room = int(sum(stores)) // 2
         dead = {each["NodeID"] for each in nodes if not each["Alive"]} - self._dead
         self._dead |= dead
-        for node in dead:
-            self._memories.pop(node, None)
         if dead:
-            await self._drop_lost(dead)
-
-    async def _drop_lost(self, nodes: set[str]) -> None:
-        """Drop the tensors of which no node has a copy."""
-        for number in [number for number, node in self._nodes.items() if node is None or node in nodes]:
-            content = self._contents.get(number)
-            if content is None:
-                continue  # it was freed meanwhile
-            try:
-                async with asyncio.timeout(_CHECK_SECONDS):
-                    await content[0]
-                self._nodes[number] = None  # Ray chose another node
-            except self._ray.exceptions.ObjectLostError as error:
-                _log.warning("the tensor %d is lost: %s", number, error)
-                self._tensors.lose(number)
-            except TimeoutError:
-                _log.warning("the tensor %d of a lost node could not be looked at", number)
+            self._objects.lose_nodes(dead)
 
     async def _end_if_dead(self, place: int) -> None:
         """Ask Ray whether a replica has ended of which nothing was heard."""
