@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own libraries
 PORT = 18331
 STORE = 400 << 20  # bytes of each node's object store
 MOST = 40
+INDEX = f"index of default, tensorpost {version('tensorpost')}"
 NPY = "application/x-npy"
 SMALL = np.arange(12, dtype=np.float32).reshape(3, 4)  # lies in the index
 LARGE = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)  # lies in an object store
@@ -332,7 +334,7 @@ def test_with_the_index_all_is_gone_and_the_service_goes_on(ports: tuple[int, in
         assert put(first, name, LARGE).status == 201
     assert np.array_equal(get(second, "known").array, LARGE)
     assert store(first, "graph", 2).status == 201
-    ray.kill(ray.get_actor("index of default", namespace="tensorpost"))
+    ray.kill(ray.get_actor(INDEX, namespace="tensorpost"))
 
     gone = get(second, "known")
     assert (gone.status, gone.document["reason"]) == (410, "lost")
@@ -390,7 +392,7 @@ def test_the_index_ends_some_time_after_the_last_replica(service: Any) -> None:
 
     def is_gone() -> bool:
         try:
-            ray.get_actor("index of default", namespace="tensorpost")
+            ray.get_actor(INDEX, namespace="tensorpost")
         except ValueError:
             return True
         return False

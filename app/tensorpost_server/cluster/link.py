@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from typing import Any
 
 from tensorpost.values.problems import TensorpostError, Unavailable
@@ -98,11 +99,11 @@ class IndexLink:
                 raise _no_index() from None
 
     def _start(self, *, again: bool) -> Any:
-        """A handle of the index, which is started on the head node if there is none."""
+        """A handle of the index of this version, which is started on the head node if there is none."""
         application = importlib.import_module("ray.serve").get_replica_context().app_name
         options: dict[str, Any] = {
-            "name": f"index of {application}", "namespace": _NAMESPACE, "get_if_exists": True,
-            "lifetime": "detached", "num_cpus": 0,
+            "name": f"index of {application}, tensorpost {version('tensorpost')}", "namespace": _NAMESPACE,
+            "get_if_exists": True, "lifetime": "detached", "num_cpus": 0,
         }  # fmt: skip
         if any(_HEAD in each["Resources"] for each in self._ray.nodes() if each["Alive"]):
             options["resources"] = {_HEAD: 0.001}  # a soft affinity to the node may be passed over
