@@ -28,7 +28,7 @@ from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import Reservation, TensorIndex, TensorLimits
 from ..shared.shared_database import SharedDatabase
 from .indexed_graphs import IndexedGraphs
-from .tensor_objects import Content, TensorObjects
+from .tensor_objects import TensorContent, TensorObjects
 
 PLACE_SECONDS = 30.0
 """A replica of which nothing was heard for so long has ended."""
@@ -211,7 +211,7 @@ class ClusterIndex:
         return _row(held)
 
     @_answering
-    async def content(self, place: int, number: int) -> Content | None:
+    async def content(self, place: int, number: int) -> TensorContent | None:
         """What has the bytes of a tensor that the replica uses; None if nothing does any more."""
         del place
         return self._objects.content(number)

@@ -18,7 +18,7 @@ from tensorpost.values.problems import InsufficientStorage, Unavailable
 _CHECK_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
-Content = bytes | list[Any]
+TensorContent = bytes | list[Any]
 """The bytes; or a list of one reference to them, which Ray leaves as it is."""
 
 
@@ -45,16 +45,16 @@ class TensorObjects:
         self._ray: Any = importlib.import_module("ray")  # it has no type stubs
         self._strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
         self._lose = lose
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, TensorContent] = {}
         self._nodes: dict[int, str | None] = {}
         self._memories: dict[str, Any] = {}
         self._dropping = set[asyncio.Task[None]]()
 
-    def content(self, number: int) -> Content | None:
+    def content(self, number: int) -> TensorContent | None:
         """What has the bytes of a tensor; None if nothing does."""
         return self._contents.get(number)
 
-    def keep(self, number: int, content: Content, node: str) -> None:
+    def keep(self, number: int, content: TensorContent, node: str) -> None:
         """Have the bytes of a tensor, which were received on a node, until `free`."""
         self._contents[number] = content
         if not isinstance(content, bytes):
@@ -73,7 +73,7 @@ class TensorObjects:
         self._dropping.add(dropping)
         dropping.add_done_callback(self._dropping.discard)
 
-    async def store(self, node: str, path: str, size_in_bytes: int) -> Content:
+    async def store(self, node: str, path: str, size_in_bytes: int) -> TensorContent:
         """Put the bytes of a file into the object store of a node, on which the file is.
 
         Raises:

@@ -512,7 +512,7 @@ class TensorNotFound(NotFound):
 
 
 class TensorGone(TensorNotFound):
-    """The server has freed this tensor, or has lost it. `extra["reason"]`: deleted, idle, expired, lost or restarted."""
+    """The server has freed or lost this tensor. `extra["reason"]`: deleted, idle, expired, lost or restarted."""
 
     code = "tensor-gone"
     title = "This held tensor is no longer there"
