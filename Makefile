@@ -4,17 +4,18 @@
 PYTHON ?= python3
 DOCKER ?= docker
 # Test processes: more than two cores, since many tests wait for timeouts and for other processes.
-JOBS ?= 3
+JOBS ?= 4
 ROUNDS ?= 10
 SECONDS ?= 600
 COUNT ?= 200
+BACKENDS ?= numpy,numba
 PEERS ?= build/peers
 IMAGES ?= cpu slim cuda
 RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz mutants bench bench-quick bench-peers size gpu directml directml-check \
-	kserve-test perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
+	kserve-test onnx-versions perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -69,6 +70,10 @@ build/perf-analyzer:  # a program, of Python there is nothing in it; pip would r
 
 kserve-test: .venv/.dev $(PEERS)/kserve  ## every method of KServe's own clients; the package takes 450 MB, in build/peers
 	PEERS=$(PEERS) $(RUN)python -m pytest -n 0 tests/open_inference/test_kserve.py
+
+onnx-versions: .venv/.dev  ## ONNX's node tests of every release since 1.0, on BACKENDS; downloads 300 MB into build; writes docs/onnx-versions.md
+	$(RUN)python -m benchmarks.onnx_versions --backends $(BACKENDS)
+	$(RUN)python -m benchmarks.onnx_versions --write
 
 $(PEERS)/kserve:
 	$(RUN)python -m benchmarks.peers install --into $(PEERS) --only kserve

@@ -51,7 +51,7 @@ def batched(name: str, batch: int) -> Any:
 
 def planned(proto: Any, x: dict[str, Any]) -> Plan:
     """The plan, whose weights are kept on the device."""
-    document, arrays = model_call(proto.SerializeToString(), x, None)
+    document, arrays, *_ = model_call(proto.SerializeToString(), x, None)
     (name,) = x
     layouts = {key: Layout.row_major(data_type(array.dtype), array.shape) for key, array in arrays.items()}
     weights = {

@@ -1,8 +1,9 @@
 """CPU kernels beside torch, ONNX Runtime, OpenCV and OpenVINO: the same work on the same tensors.
 
-Ours is what the server runs: slices of the default size on two threads, each dropped when it is made as a server does
-that has sent it, by the numba backend and by the numpy backend. The peers get the whole tensor and two threads of their
-own. What everybody returns is compared with the definition, evaluated in float64 at some thousand places.
+Ours is what a thread of the server runs: slices of the default size, each dropped when it is made as a server does that
+has sent it, by the numba backend and by the numpy backend. A second thread takes slices too, unless the backend divides
+each between the calling thread and a helper of its own. The peers get the whole tensor and two threads of their own.
+What everybody returns is compared with the definition, evaluated in float64 at some thousand places.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 
 from tensorpost.calls.resampling import resample_desc
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
-from tensorpost_server.backends import Backend, load_backend
+from tensorpost_server.backends import Backend
+from tensorpost_server.backends.numba_ import NumbaBackend
+from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 from tensorpost_server.settings import Settings
 
@@ -154,7 +157,11 @@ def _random(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def ours(
-    backend: Backend, desc: OperatorDesc, inputs: Sequence[NDArray[Any]], pool: ThreadPoolExecutor
+    backend: Backend,
+    desc: OperatorDesc,
+    inputs: Sequence[NDArray[Any]],
+    pool: ThreadPoolExecutor,
+    threads: int = THREADS,
 ) -> tuple[Run, Run]:
     """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
@@ -162,6 +169,7 @@ def ours(
         raise RuntimeError(f"our own backend refuses the work: {reason}")
     sent = [np.ascontiguousarray(x).data.cast("B") for x in inputs]
     (output,) = desc.outputs
+    divided = isinstance(backend, NumbaBackend) and backend.divides(plan)
 
     def timed() -> Any:
         run = backend.start(plan, sent)
@@ -171,8 +179,10 @@ def ours(
             for index in indices:
                 run.compute(index)
 
-        for thread in [pool.submit(work) for _ in range(THREADS)]:
-            thread.result()
+        others = [pool.submit(work) for _ in range(0 if divided else threads - 1)]
+        work()
+        for other in others:
+            other.result()
 
     def whole() -> NDArray[Any]:
         run = backend.start(plan, sent)
@@ -327,9 +337,9 @@ def measure(bench: Bench) -> Iterator[Table]:
     )
     libraries = Libraries.found(bench)
     backends: dict[str, Backend] = {}
-    for name in OURS:
+    for name, opened in zip(OURS, (NumbaBackend, NumpyBackend), strict=True):
         try:
-            backends[name] = load_backend(name)()
+            backends[name] = opened(threads=THREADS)
         except (ImportError, OSError, RuntimeError) as error:
             bench.leave_out(f"our {name} backend, which cannot be opened: {error}")
     columns = ("work", "type", *OURS, *PEERS, "numba / fastest", "numpy / fastest")

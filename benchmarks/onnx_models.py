@@ -105,10 +105,18 @@ def as_array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
-def compare(case: Any, found: dict[str, NDArray[Any]], model: Any, outputs: list[Any]) -> None:
-    """Compare results with the expected ones."""
+def compare(case: Any, found: dict[str, Any], model: Any, outputs: list[Any]) -> None:
+    """Compare results with the expected ones; a sequence tensor by tensor."""
+    pairs = list[tuple[Any, Any]]()
     for output, wanted in zip(model.graph.output, outputs, strict=False):
-        made, expected = found[output.name], np.asarray(wanted)
+        made = found[output.name]
+        if isinstance(wanted, list) and isinstance(made, list):
+            assert len(made) == len(wanted), f"{len(made)} tensors instead of {len(wanted)}"
+            pairs += zip(made, wanted, strict=True)
+        else:
+            pairs.append((made, wanted))
+    for made, wanted in pairs:
+        expected = np.asarray(wanted)
         assert made.shape == expected.shape, f"shape {made.shape} instead of {expected.shape}"
         assert made.dtype == expected.dtype, f"{made.dtype} instead of {expected.dtype}"
         if data_type(made.dtype).kind == "f":
@@ -213,7 +221,8 @@ def time_partitions() -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session: Any = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-        document, arrays = model_call(model, inputs, None)
+        made = model_call(model, inputs, None)
+        document, arrays = made.document, made.arrays
         layouts = {key: Layout.row_major(data_type(array.dtype), array.shape) for key, array in arrays.items()}
         graph = read_graph(document, layouts, most_nodes=5000)
         plans = [make_plan(graph, SLICE_BYTES + 1, by_onnx_runtime=whole) for whole in (False, True)]

@@ -42,6 +42,7 @@ def in_turn(
     warm_up: int = 1,
     in_a_row: int = 1,
     pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
     """Time calls round by round, each round beginning with another one of them.
 
@@ -52,6 +53,7 @@ def in_turn(
         warm_up: calls that do not count; before the first round, or before every turn where there is a pause.
         in_a_row: calls that count, in each turn.
         pause: seconds before each turn, for threads of the one before that still spin.
+        clock: seconds that pass; `time.thread_time` for those of this thread's processor alone.
 
     Returns:
         Times by name, `in_a_row` for each round.
@@ -72,8 +74,8 @@ def in_turn(
                 for _ in range(warm_up):
                     call()
             for _ in range(in_a_row):
-                begun = time.perf_counter()
+                begun = clock()
                 call()
-                took[name].seconds.append(time.perf_counter() - begun)
+                took[name].seconds.append(clock() - begun)
         rounds += 1
     return took

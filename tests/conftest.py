@@ -5,12 +5,15 @@ The summary is here because of the folders' own files the process that sums up m
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # A change is judged by the same cases as the one before it; `make fuzz` draws new ones.
@@ -30,6 +33,18 @@ def pytest_configure(config: Any) -> None:
         return  # the backend's tests are skipped with that reason
     os.environ.setdefault("NUMBA_CACHE_DIR", str(config.rootpath / "build" / "test-kernels"))
     subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let no collection of garbage look at the objects of 15,000 tests: a full one takes 10 ms instead of a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 class FailuresAtOnce:

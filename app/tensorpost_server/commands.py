@@ -155,7 +155,7 @@ def processes_of(settings: Settings, workers: int | None) -> int:
 
 
 def _usual_processes(settings: Settings) -> int:
-    if sys.platform != "linux" or settings.cuda_shared_memory or not MEMORY_FOLDER.is_dir():
+    if sys.platform != "linux" or settings.cuda_shared_memory or not os.access(MEMORY_FOLDER, os.W_OK):
         return 1
     if shutil.disk_usage(MEMORY_FOLDER).free < settings.max_held_tensor_bytes:
         return 1

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -57,8 +57,8 @@ from .http.routes import (
     service_routes,
     tensor_routes,
 )
-from .http.service import Service
-from .http.wires.cluster import Cluster
+from .http.service import FREED_QUESTION, Service
+from .http.wires.cluster_stores import Cluster
 from .http.wires.graph_shelf import GRAPHS_QUESTION, USES_QUESTION
 from .http.wires.shared_graphs import FOLDER_QUESTION
 from .settings import Settings
@@ -74,6 +74,8 @@ POST a DirectML operator descriptor or an ONNX node, and a tensor's bytes; the r
 
 _WORTH_FREEING = 64 << 20
 """Bytes by which the process must have grown for unused memory to be looked for."""
+
+_log = logging.getLogger(__name__)
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's switches (0.165): it would ask three times per request if OpenTelemetry is on, and knows no replays."""
@@ -101,7 +103,7 @@ def open_pool(
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
         directml_debug=settings.directml_debug,
         directml_seconds=settings.directml_seconds,
-        place=group.place,
+        place=group.place % group.processes,  # a successor has the devices of the process that it replaces
         processes=group.processes,
     )
     return Pool.open(
@@ -173,16 +175,18 @@ def create_app(
         service.observe_by(_access_log(settings), traces)
         if cluster is not None:
             await cluster.open(service.shared_graphs.synchronize)
-        if group.is_shared:
-            await service.shared_graphs.synchronize()
+        if service.kept_metrics is not None:
+            service.kept_metrics.begin()
         await group.siblings.open({
             metrics_routes.METRICS_QUESTION: partial(metrics_routes.own_metrics, service),
             GRAPHS_QUESTION: service.shared_graphs.synchronize,
             FOLDER_QUESTION: service.shared_graphs.read_folder_graph,
+            FREED_QUESTION: service.close_freed,
             USES_QUESTION: service.shared_graphs.uses,
             inference_routes.STATISTICS_QUESTION: partial(inference_routes.own_statistics, service),
         })  # fmt: skip
-        trimming = asyncio.ensure_future(_trim(admission, service.sweep))
+        await service.shared_graphs.synchronize()  # last: from now on the others say when there is something new
+        trimming = asyncio.ensure_future(_trim(admission, service.sweep, synchronize=service.shared_graphs.synchronize))
         if settings.graphs is not None and hasattr(signal, "SIGHUP"):
             with suppress(ValueError, RuntimeError, NotImplementedError):  # another thread has the signals, as in tests
                 loop.add_signal_handler(signal.SIGHUP, service.graphs.reload)
@@ -195,6 +199,8 @@ def create_app(
             service.draining = True
             if grpc_server is not None:
                 await grpc_server.stop()
+            if service.kept_metrics is not None:
+                await metrics_routes.own_metrics(service)  # the last time
             trimming.cancel()
             buffers.trim(0)
             service.regions.close()
@@ -267,13 +273,24 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if log_format(settings) == "console" else json_line, write)
 
 
-async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:
+async def _trim(
+    admission: Admission,
+    sweep: Callable[[], object],
+    seconds: float = KEEP_SECONDS / 4,
+    *,
+    synchronize: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
     before = machine.resident_memory() or 0
     while True:
         await asyncio.sleep(seconds)
         admission.buffers.trim()
-        sweep()
+        try:
+            if synchronize is not None:
+                await synchronize()
+            sweep()
+        except Exception:  # noqa: BLE001 # whatever it is, the next turn may succeed, and what is left is freed then
+            _log.exception("what callers have left is not freed; the next try is in %g s", seconds)
         if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
             with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
                 await asyncio.to_thread(machine.free_unused_memory)

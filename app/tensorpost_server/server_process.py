@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from tensorpost.values.problems import TensorpostError
 from .listener import Listener, address_of
 from .setting_errors import read_settings
 from .shared.process_group import ProcessGroup
+from .shared.shared_folder import SharedFolder
 
 __all__ = ["main"]
+
+_log = logging.getLogger("tensorpost_server.server_process")  # this module is called __main__
 
 
 def main() -> None:
@@ -33,7 +37,8 @@ def main() -> None:
     try:
         _serve(said)
     except TensorpostError as error:
-        _tell(ready, error.to_problem())
+        if not _tell(ready, error.to_problem()):
+            _log.critical("%s", error.detail)
         sys.exit(1)
     except Exception as error:
         _tell(ready, {"detail": f"{type(error).__name__}: {error}"})
@@ -48,8 +53,10 @@ def _serve(said: dict[str, Any]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application reads its folder at this signal
     settings = read_settings(**said["chosen"])
     begin_log(settings, said["log_level"])
+    _allow_descriptors()
     grpc = None if said["grpc"] is None else socket.socket(fileno=said["grpc"])
-    group = ProcessGroup.join(Path(said["folder"]), said["place"], said["processes"], grpc)
+    folder = SharedFolder(Path(said["folder"]))
+    group = ProcessGroup.join(folder.path, said["place"], said["processes"], grpc)
     listener = Listener(settings, socket.socket(fileno=said["listener"]))
     created = create_app(settings, group)
     app = GuardedApplication(created)
@@ -60,15 +67,33 @@ def _serve(said: dict[str, Any]) -> None:
         _tell(said["ready"], {})
 
     address = address_of(listener.socket, tls=settings.tls_certificate is not None)
-    server = Server(uvicorn_config(app, choose_protocol(settings), said["log_level"]), app, address, when_ready)
+    server = Server(
+        uvicorn_config(app, choose_protocol(settings), said["log_level"]), app, address, when_ready, folder.release
+    )
     created.state.service.end = server.end
-    logging.getLogger(__name__).debug("the process at place %d serves %s", group.place, address)
+    _log.debug("the process at place %d serves %s", group.place, address)
     server.run_until_stopped(listener)
-    group.release()
 
 
-def _tell(descriptor: int, line: dict[str, Any]) -> None:
-    os.write(descriptor, json.dumps(line).encode() + b"\n")
+def _allow_descriptors() -> None:
+    """Let this process have as many descriptors as the system allows it, after the settings that depend on them.
+
+    Each held tensor that it maps has one before Python 3.13, beside those of connections.
+    """
+    import resource  # not there on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and has one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _tell(descriptor: int, line: dict[str, Any]) -> bool:
+    """Write a line for the supervisor; False if it has heard already that the process is ready, or has ended."""
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -231,9 +231,10 @@ class Server(uvicorn.Server):
         app: GuardedApplication,
         address: str,
         when_ready: Callable[[], object] | None = None,
+        when_stopped: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(config)
-        self._when_ready = when_ready
+        self._when_ready, self._when_stopped = when_ready, when_stopped
         self._app = app
         self._address = address
         self._listener: Listener | None = None
@@ -301,6 +302,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self._listener is not None:
             self._listener.close()
+        self._when_stopped()
 
     async def _drain(self, seconds: float) -> None:
         """Listen until the requests in flight are answered; meanwhile readiness answers 503."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue, ModelInputs
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
     from .values.tensor_box import BoxIndex
@@ -322,7 +322,7 @@ class AsyncClient(NumpyCalls):
     async def run_model(
         self,
         model: ModelSource,
-        inputs: GraphInputs | InputValue,
+        inputs: ModelInputs | InputValue,
         outputs: Sequence[str] | None = None,
         *,
         out: Outputs = None,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarel
 
     import httpx
 
-    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue
+    from .calls.graph_calls import GraphDocument, GraphInputs, InputValue, ModelInputs
     from .calls.model_calls import ModelSource
     from .calls.preprocessing import PictureLayout
     from .values.tensor_box import BoxIndex
@@ -514,7 +514,7 @@ class Client(NumpyCalls):
     def run_model(
         self,
         model: ModelSource,
-        inputs: GraphInputs | InputValue,
+        inputs: ModelInputs | InputValue,
         outputs: Sequence[str] | None = None,
         *,
         out: Outputs = None,
@@ -532,7 +532,8 @@ class Client(NumpyCalls):
             model: the path or the bytes of an ONNX file, or an `onnx.ModelProto`. It is refused if it needs external
                 data, a custom domain, or strings.
             inputs: the model's inputs by name, as in `run_graph`; for a model with one input, the input itself may be
-                given. These tensors set the sizes that the model names.
+                given. These tensors set the sizes that the model names. A sequence is a list of them, and an optional
+                value may be None; so are outputs.
             outputs: names of the outputs to return; default: all.
             out: see `run_graph`.
             backend: see `run`; `onnxruntime` has ONNX Runtime compute the whole model, in a process of the server.

@@ -36,7 +36,8 @@ from tensorpost_server.backends.cuda.backend import LOST, CudaBackend
 from tensorpost_server.backends.device_run import SMALLEST_PART
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.backends.timeline import Timeline
-from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
+from tensorpost_server.chunked_run.chunks import Chunks, chunk_shape
+from tensorpost_server.chunked_run.graph_part import GraphPart, InputPart
 from tensorpost_server.engine import StepTimes, Worker
 from tensorpost_server.engine.step_times import TimedRun
 from tensorpost_server.forms import Array, Copies, Copy, Form
@@ -443,13 +444,16 @@ def test_chunks_of_graphs_are_those_of_numpy_and_hold_no_memory(cupy: FakeCupy):
     for seed in range(20):
         case = drawn_graph(random.Random(f"chunks {seed}"), 6)
         plan = make_plan(case.read(), 1 << 20)
-        blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
+        inputs = [
+            InputPart.of(slot.layout, np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data)
+            for slot in plan.inputs
+        ]
         for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
             sizes = slot.layout.sizes
             chunks = Chunks(slot.layout, chunk_shape(sizes, slot.layout.data_type.item_size, 64))
             for piece in map(chunks.piece, range(len(chunks))):
                 parts = [
-                    _GraphPart(device, plan, blocks).compute(ref, piece.box) for device in (backend, NumpyBackend())
+                    GraphPart(device, plan, inputs).compute(ref, piece.box) for device in (backend, NumpyBackend())
                 ]
                 assert parts[0].tobytes() == parts[1].tobytes(), (seed, slot.name, piece)
                 count += 1

@@ -36,7 +36,7 @@ def servers(cupy: FakeCupy) -> Iterator[tuple[Serving, Serving]]:
     ):
         yield usual, little
         for each in (usual, little):
-            each.app.state.service.tensors.close()
+            each.on_loop(each.service.tensors.close)
             eventually(each.idle, "all memory is released")
 
 

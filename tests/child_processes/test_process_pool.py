@@ -88,12 +88,27 @@ def test_a_process_that_the_library_ends_is_replaced_and_the_node_refused(pool: 
     assert call(pool, model("Det", 11, {"X": (2, 2)}), np.eye(2, dtype=np.float32))[0].reshape(-1).tolist() == [1]
 
 
+def test_elements_of_one_call_refuse_no_other_call(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, key = model("LpPool", 11, {"X": (1, 1, 40)}, **ENDLESS), b"pool"
+    det = model("Det", 11, {"X": (2, 2)})
+    call(pool, det, np.eye(2, dtype=np.float32))
+    monkeypatch.setattr(pool, "seconds", 0.3)
+    for _ in range(2):
+        with pytest.raises(LimitExceeded):
+            call(pool, slow, np.ones((1, 1, 40), np.float32), key=key)
+    with pytest.raises(LibraryFailed, match="small tensors has ended a process"):
+        call(pool, slow, np.ones((1, 1, 40), np.float32), key=key)
+    with pytest.raises(LimitExceeded):
+        call(pool, slow, np.zeros((1, 1, 40), np.float32), key=key)
+
+
 def test_a_call_ends_after_its_time_and_when_nobody_waits_for_it(
     pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, endless = np.ones((1, 1, 700), np.float32), model("LpPool", 11, {"X": (1, 1, 700)}, **ENDLESS)
     call(pool, model("Det", 11, {"X": (2, 2)}), np.eye(2, dtype=np.float32))  # it has started
     (first,) = pool.pids
+    before = pool.state.ended
     monkeypatch.setattr(pool, "seconds", 0.3)
 
     with pytest.raises(LimitExceeded, match=r"longer than the 0\.3 s .*TENSORPOST_MAX_SECONDS"):
@@ -112,8 +127,8 @@ def test_a_call_ends_after_its_time_and_when_nobody_waits_for_it(
 
     with pytest.raises(Left):
         call(pool, endless, x, output_bytes=8 << 20, check=check)
-    assert pool.state.ended["timed_out"] == 1
-    assert pool.state.ended["abandoned"] == 1
+    assert pool.state.ended["timed_out"] == before["timed_out"] + 1
+    assert pool.state.ended["abandoned"] == before["abandoned"] + 1
 
 
 @linux

@@ -53,7 +53,7 @@ def cupy(tmp_path: Path) -> Iterator[FakeCupy]:
 def server(cupy: FakeCupy) -> Iterator[Serving]:
     with serving(cuda_shared_memory=True) as found:
         yield found
-        found.app.state.service.tensors.close()
+        found.on_loop(found.service.tensors.close)
         eventually(found.idle, "all memory is released")
 
 
@@ -125,7 +125,7 @@ def test_an_array_on_the_gpu_is_put_without_its_elements(server: Serving, client
         with pytest.raises(TensorExists, match="replace=True"):
             tp.put(GpuArray(X), "turned")
         assert tp.put(GpuArray(np.zeros((0, 4), np.int8)), "turned", replace=True).shape == (0, 4)
-        assert server.app.state.service.regions.status(None, "anonymous", "cuda") == []
+        assert server.on_loop(lambda: server.service.regions.status(None, "anonymous", "cuda")) == []
         with pytest.raises(InvalidParameter, match="CuPy cannot share it"):
             tp.put(GpuArray(np.array(["2020-01-01"], "M8[D]")))
     eventually(lambda: not cupy.allocations, "what was refused is freed")

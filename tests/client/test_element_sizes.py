@@ -28,7 +28,7 @@ from tensorpost.graphs.model_graph import ModelStage, model_stage
 from tensorpost.onnx import OnnxTensor
 from tensorpost.onnx.bounded_node import BoundedNode
 from tensorpost.onnx.model_reader import read_model
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, LimitExceeded
+from tensorpost.problems import InvalidDescriptor, InvalidParameter, LimitExceeded, UnknownOperator
 from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost_server import commands
@@ -270,6 +270,67 @@ def test_rows_and_held_outputs(server_url: str) -> None:
         same({"y": held["y"].get()}, [i64([[1, 1], [1, 3], [2, 3]])])
 
     assert rows["y"].tolist() == [[1, 3], [2, 3]]
+
+
+def choice_of(then: list[Any], other: list[Any]) -> onnx.ModelProto:
+    """An If by the sum of x, each of whose branches makes `b`."""
+    branches: dict[str, Any] = {
+        name: helper.make_graph(nodes, name, [], [helper.make_empty_tensor_value_info("b")])
+        for name, nodes in (("then_branch", then), ("else_branch", other))
+    }
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["outside"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], **branches),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", FLOAT, None)], [numpy_helper.from_array(f32(0), "zero")],
+    )  # fmt: skip
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+TURNED = [
+    helper.make_node("SplitToSequence", ["x"], ["rows"], axis=0),
+    helper.make_node("ConcatFromSequence", ["rows"], ["b"], axis=1),
+]
+JOINED = [helper.make_node("ConcatFromSequence", ["outside"], ["b"], axis=0)]
+LOOPED = helper.make_graph(
+    [helper.make_node("Identity", ["more"], ["goes_on"]), helper.make_node("NonZero", ["x"], ["places"]),
+     helper.make_node("Shape", ["places"], ["number"]), helper.make_node("Cast", ["number"], ["stacked"], to=FLOAT)],
+    "body",
+    [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+     helper.make_tensor_value_info("more", TensorProto.BOOL, [])],
+    [helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+     helper.make_tensor_value_info("stacked", FLOAT, None)],
+)  # fmt: skip
+
+
+def test_sequences_in_a_branch_are_those_of_the_one_that_is_taken(server_url: str) -> None:
+    with Client(server_url) as tp:
+        for branch in (TURNED, JOINED):
+            model = choice_of([helper.make_node("Relu", ["x"], ["b"])], branch)
+            for x in (X, -X):
+                same(tp.run_model(model, x), by_runtime(model, {"x": x}))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "words"),
+    [
+        ([helper.make_node("Nope", ["x"], ["b"])], UnknownOperator, r"the node \(Nope\) that makes 'y'|Nope"),
+        ([helper.make_node("Concat", ["x"], ["b"], axis=5)], InvalidDescriptor, "else_branch.*axis 5 does not exist"),
+        ([helper.make_node("Loop", ["", "positive"], ["b"], body=LOOPED)], InvalidDescriptor, r"\(Loop\).*NonZero"),
+    ],
+    ids=["no operator", "a wrong axis", "a loop of NonZero"],
+)
+def test_only_the_branch_that_is_taken_must_be_right(server_url: str, nodes: list[Any], error: Any, words: str) -> None:
+    model = choice_of([helper.make_node("Neg", ["x"], ["b"])], nodes)
+    with Client(server_url) as tp:
+        x = abs(X)
+        same(tp.run_model(model, x), [-x])
+        with pytest.raises(error, match=words):
+            tp.run_model(model, -x)
 
 
 def test_a_node_that_is_wrong_later_is_named(server_url: str) -> None:

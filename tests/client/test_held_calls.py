@@ -487,11 +487,12 @@ def test_two_callers_and_one_name_never_mix(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         time.sleep(1.01)
-        service.sweep()
+        server.on_loop(service.sweep)
         assert wrong == []
-        assert service.tensors.dropped["expired"] > 0
-        assert service.tensors.dropped["replaced"] + service.tensors.dropped["deleted"] > 0
-        service.tensors.close()
+        dropped = server.on_loop(lambda: service.tensors.dropped)
+        assert dropped["expired"] > 0
+        assert dropped["replaced"] + dropped["deleted"] > 0
+        server.on_loop(service.tensors.close)
         eventually(lambda: service.admission.bytes_in_flight == 0, "all memory is given back")
         assert service.tensors.size_in_bytes == 0
 

@@ -220,6 +220,25 @@ def test_functions_are_inlined(server_url: str):
     np.testing.assert_array_equal(found, np.array([1, 16, 81], np.float32))
 
 
+def test_tensors_of_functions_have_names_of_their_own(server_url: str):
+    double = helper.make_function(
+        "local", "Double", ["a"], ["b"],
+        [helper.make_node("Add", ["a", "a"], ["aa"]), helper.make_node("Neg", ["aa"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Abs", ["x"], ["Double_1/aa"]),
+        helper.make_node("Double", ["x"], ["y"], domain="local"),
+        helper.make_node("Sub", ["Double_1/aa", "y"], ["z"]),
+    ]
+    model = model_of(nodes, [value("x", FLOAT, 3)], [value("z", FLOAT, 3)], functions=[double], domains=["local"])
+
+    with Client(server_url) as tp:
+        found = tp.run_model(model, {"x": np.array([1, -2, 3], np.float32)})["z"]
+
+    np.testing.assert_array_equal(found, np.array([3, -2, 9], np.float32))
+
+
 def _referring(op_type: str, source: str, target: str, attribute: str) -> Any:
     node = helper.make_node(op_type, [source], [target])
     reference = node.attribute.add()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +22,12 @@ import onnx
 from tensorpost import AsyncClient, Client
 from tensorpost.calls.model_calls import SentModel, model_request
 from tensorpost.command_line.cli import app as command_line
+from tensorpost.descriptors import NEWEST
+from tensorpost.onnx.model_reader import read_model
 from tensorpost.problems import InvalidParameter
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
+from tensorpost_server.http.wires.graph_sources import StoredModel
 
 X = np.array([[1, -2, 0], [0, 0, 4]], np.float32)
 SHIFT = np.array([10, 20])
@@ -65,6 +72,44 @@ def hold(app: AppClient, name: str, array: NDArray[Any]) -> None:
     assert answer.status_code in (200, 201), answer.text
 
 
+# ---- what decides, and what it is called -----------------------------------------------------------------------------
+
+
+def test_computed_floats_decide(tp: Client) -> None:
+    model = f"""{HEAD} (float k) => (float[n] y) <float zero = {{0}}, float step = {{0.5}}> {{
+      limit = Abs(k) y = Range(zero, limit, step) }}"""
+    found = tp.run_model(parse_model(model).SerializeToString(), {"k": np.float32(-2)})["y"]
+    np.testing.assert_array_equal(found, np.array([0, 0.5, 1, 1.5], np.float32), strict=True)
+
+
+@pytest.mark.parametrize(("count", "stacked"), [(0, 0), (-2, 2)])
+def test_a_loop_of_no_iterations_stacks_nothing(tp: Client, count: int, stacked: int) -> None:
+    model = f"""{HEAD} (int64 n, float[2,3] x) => (float[2,3] w, float[k,2,3] all) {{
+      m = Abs(n)
+      w, all = Loop(m, , x) <
+        body = step (int64 i, bool going, float[2,3] v) => (bool goes, float[2,3] next, float[2,3] row) {{
+        goes = Identity(going) next = Identity(v) row = Identity(v) }}> }}"""
+    found = tp.run_model(parse_model(model).SerializeToString(), {"n": np.array(count), "x": X})
+    assert (found["w"].shape, found["all"].shape) == ((2, 3), (stacked, 2, 3))
+
+
+def test_an_output_may_have_a_comma_in_its_name(tp: Client) -> None:
+    model = parse_model(f"{HEAD} (float[n,m] x) => (int64[a,b] y) {{ y = NonZero(x) }}")
+    model.graph.node[0].output[0] = model.graph.output[0].name = "y,z"
+    content = model.SerializeToString()
+    np.testing.assert_array_equal(tp.run_model(content, {"x": X})["y,z"], np.argwhere(X).T)
+    with pytest.raises(
+        InvalidParameter, match="has a comma in its name, which a request cannot carry; leave outputs out"
+    ):
+        tp.run_model(content, {"x": X}, outputs=["y,z"])
+
+
+def test_an_input_cannot_have_the_name_of_the_model_s_part(tp: Client) -> None:
+    model = parse_model(f"{HEAD} (float[n,m] model) => (int64[a,b] y) {{ y = NonZero(model) }}").SerializeToString()
+    with pytest.raises(InvalidParameter, match="'model' has the name of the part of a request that the model is"):
+        tp.run_model(model, {"model": X})
+
+
 # ---- held tensors, by the SDK ----------------------------------------------------------------------------------------
 
 
@@ -81,7 +126,7 @@ def test_a_part_of_a_held_tensor_travels_as_its_name(tp: Client) -> None:
     part = tp.put(volume).part(np.s_[1]).part(np.s_[::2])
     call = model_request(shifted(), {"x": part, "shift": SHIFT}, None)
     assert isinstance(call, SentModel)
-    assert call.query == {"outputs": "y", "x": f"@{part.name}[{part.to_document()['box']}]"}
+    assert call.query == {"x": f"@{part.name}[{part.to_document()['box']}]"}
     assert b'name="x"' not in b"".join(call.parts())
     np.testing.assert_array_equal(tp.run_model(shifted(), {"x": part, "shift": SHIFT})["y"], PLACES, strict=True)
 
@@ -225,3 +270,20 @@ def test_pictures_that_do_not_fit_are_explained(app: AppClient) -> None:
 
     assert "4 channels (RGBA)" in detail(picture_model("uint8", "n,h,w,3"), COLOURS[..., [0, 1, 2, 0]])
     assert "layout=NCHW" in detail(picture_model("float", "n,3,h,w"), COLOURS)
+
+
+def test_the_rest_of_a_stored_model_keeps_the_constants_that_it_knows_by_identity() -> None:
+    """A later array could have the identity of one that is gone, and would be sent as its bytes."""
+    text = f"""{HEAD} (float[n,m] x) => (int64[a,b] y) <bool yes = {{1}}> {{
+      chosen = If (yes) <
+        then_branch = t () => (float[k] u) <float[3] w = {{1, 2, 3}}> {{ u = Mul(x, w) }},
+        else_branch = e () => (float[k] u) {{ u = Neg(x) }}>
+      nz = NonZero(chosen) y = Transpose(nz) }}"""
+    source = StoredModel.of(read_model(parse_model(text).SerializeToString()))
+    (constant,) = source.model.nodes[0].subgraphs["then_branch"].initializers.values()
+    array, layout = weakref.ref(constant), Layout.row_major(data_type("float32"), (2, 3))
+    rest = source.first_graph({"x": layout}, {}, None, NEWEST, 100).rest
+    del source, constant
+    gc.collect()
+    assert rest is not None
+    assert array() is not None

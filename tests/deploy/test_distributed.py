@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,11 +21,16 @@ from numpy.typing import NDArray
 from tests.support.graph_cases import drawn_graph
 
 from tensorpost import Progress, ProgressBar, distributed
+from tensorpost.distributed import HeldArray
 from tensorpost.onnx import OnnxNode
+from tensorpost.values.datatypes import data_type
 from tensorpost.values.graph import Graph
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InvalidDescriptor, InvalidParameter
 from tensorpost_server.backends import load_backend
-from tensorpost_server.chunked_run import Chunks, _GraphPart, chunk_shape
+from tensorpost_server.chunked_run import HeldChunks
+from tensorpost_server.chunked_run.chunks import Chunks, chunk_shape
+from tensorpost_server.chunked_run.graph_part import GraphPart, InputPart
 from tensorpost_server.planning import make_plan
 
 X = np.arange(6 << 10, dtype=np.float32).reshape(6, 1024)
@@ -106,6 +111,74 @@ def test_indices_out_of_bounds_are_refused_before_any_task(stores: dict[str, np.
         InvalidDescriptor, match=r"indices\[1\] is 6, but axis 0 of data has 6 elements; valid: -6 to 5"
     ):
         distributed.run(node, [X, indices], store="y", backend="numpy")
+    assert not stores
+
+
+# ---- held arrays: what is refused before a cluster is asked; the rest is in test_ray_arrays.py -----------------------
+
+
+def held_array(sizes: tuple[int, ...], dtype: str = "float32") -> HeldArray:
+    layout = Layout.row_major(data_type(dtype), sizes)
+    return HeldArray(HeldChunks(Chunks(layout, (1, *sizes[1:])), "of a test", "make it again"))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"A": held_array((6, 1024), "float64"), "B": X}, r"A is a held array of float64 and shape \(6, 1024\), but"),
+        (
+            (X, held_array((6, 1))),
+            r"B is a held array of float32 and shape \(6, 1\), but its descriptor says float32 of",
+        ),
+        ({"A": X, "C": held_array((6, 1024))}, r"Add-13 has the inputs A, B; got A, C"),
+        ({"A": held_array((6, 1024))}, r"Add-13 has the inputs A, B; got A"),
+        ([held_array((6, 1024))], r"Add-13 takes the inputs A, B; got 1 arrays"),
+        ((held_array((6, 1024)), X[:2]), r"B is float32 of shape \(2, 1024\), but its descriptor says"),
+    ],
+)
+def test_a_held_array_that_is_not_the_input_is_refused(inputs: Any, message: str) -> None:
+    node = OnnxNode.of("Add", {"A": X, "B": X}, opset=13)
+    with pytest.raises(InvalidParameter, match=message):
+        distributed.run(node, inputs, keep=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: distributed.run(TILE, X, keep=True, store="y"),
+            r"keep is True and store 'y'; keep is True or",
+        ),
+        (lambda: distributed.run(TILE, X, keep=cast("Any", "y")), r"keep is 'y' and store None"),
+        (lambda: distributed.put(X, chunks=(1,)), r"chunks is \[1\]; it must have a size for each axis of \[6, 1024\]"),
+        (lambda: distributed.put(X, chunks=(1, 0)), r"chunks is 0; it must be a whole number of at least 1"),
+        (lambda: distributed.put(X, chunks=cast("Any", 6)), r"chunks is 6; it must have a size for each axis"),
+        (lambda: distributed.put(X, chunk_bytes=0), r"chunk_bytes is 0"),
+        (lambda: distributed.put(np.array(["a"])), r"x is an array of <U1; held arrays are numbers and booleans"),
+        (lambda: distributed.put(np.ma.masked_less(X, 5)), r"x is a masked array"),
+        (lambda: distributed.read_zarr(""), r"store is ''; it must be a path or URL"),
+        (lambda: held_array((6, 8))[cast("Any", None)], r"box has None"),
+        (lambda: held_array((6, 8))[7], r"box has the index 7 for axis 0"),
+    ],
+)
+def test_arguments_of_held_arrays_are_checked(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        call()
+
+
+def test_an_element_that_depends_on_too_much_of_a_held_array_is_refused_by_name(
+    stores: dict[str, np.ndarray[Any, Any]],
+) -> None:
+    held = held_array((6, 1024))
+    with pytest.raises(InvalidParameter, match=r"ReduceSum-13 needs all of the held input 'data' \(24,576 bytes\) for"):
+        distributed.run(OnnxNode.of("ReduceSum", {"data": held}, opset=13), held, store="y", chunk_bytes=24_575)
+    graph = {
+        "inputs": {"x": {}, "y": {}},
+        "nodes": [{"name": "w", "op_type": "MatMul", "inputs": ["x", "y"]}],
+        "outputs": {"w": "w"},
+    }
+    with pytest.raises(InvalidParameter, match=r"node 'w' needs all of the held input 'x'.* raise chunk_bytes"):
+        distributed.run_graph(graph, {"x": held, "y": X.T}, store="y", chunk_bytes=20 << 10)
     assert not stores
 
 
@@ -230,12 +303,15 @@ def test_boxes_of_random_graphs_are_those_of_the_whole(name: str) -> None:
         case = drawn_graph(random.Random(f"distributed {seed}"), 7)
         graph = case.read()
         plan = make_plan(graph, 1 << 20)
-        blocks = [np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data for slot in plan.inputs]
+        inputs = [
+            InputPart.of(slot.layout, np.ascontiguousarray(case.inputs[slot.name]).reshape(-1).view(np.uint8).data)
+            for slot in plan.inputs
+        ]
         for slot, ref in zip(plan.outputs, plan.output_sources, strict=True):
             layout, expected = slot.layout, in_one_piece(device, graph, case.inputs)[slot.name]
             chunks = Chunks(layout, chunk_shape(layout.sizes, layout.data_type.item_size, 64))
             several += len(chunks) > 1
             for piece in map(chunks.piece, range(len(chunks))):
-                made = _GraphPart(device, plan, blocks).compute(ref, piece.box)
+                made = GraphPart(device, plan, inputs).compute(ref, piece.box)
                 assert made.tobytes() == expected[piece.begin : piece.begin + piece.computed], (seed, slot.name, piece)
     assert several > 40

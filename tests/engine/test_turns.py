@@ -390,6 +390,10 @@ def blocks_of(count: int) -> str:
     return threading.current_thread().name
 
 
+def threads_of_the_test() -> int:
+    return sum(thread.name.startswith("test_") for thread in threading.enumerate())
+
+
 def test_threads_that_slept_are_given_back(threads: WorkerThreads):
     flows = [threads.open(f"caller {number}") for number in range(10)]
     running = [threads.submit(flow, LONG, in_turns, threads, blocks_of, 20) for flow in flows]
@@ -399,6 +403,6 @@ def test_threads_that_slept_are_given_back(threads: WorkerThreads):
         threads.close(flow)
 
     end = time.monotonic() + PATIENCE
-    while threading.active_count() > 8 and time.monotonic() < end:
+    while threads_of_the_test() > 3 and time.monotonic() < end:
         time.sleep(0.01)
-    assert sum(thread.name.startswith("test_") for thread in threading.enumerate()) <= 3
+    assert threads_of_the_test() <= 3

@@ -30,6 +30,7 @@ from tests.support.http_app import (
     use_backend,
 )
 
+from tensorpost_server.engine import Stages
 from tensorpost_server.http.access.api_keys import new_key
 from tensorpost_server.http.observability import batch_thread
 from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
@@ -54,6 +55,16 @@ RECORD = RequestRecord(
     {"head": 0.25},
     0.0015,
 )
+
+
+def test_times_that_are_written_already_are_the_same_in_a_line():
+    stages = Stages()
+    stages.milliseconds.update({"head": 0.25, "plan": 12.3456, "compute": 1e-9})
+    record = RECORD._replace(stages=stages.milliseconds)
+    found = json_line(record._replace(server_timing=str(stages)))
+
+    assert found == json_line(record)
+    assert json.loads(found)["stages_ms"] == {"head": 0.25, "plan": 12.346, "compute": 0.0}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.http_app import JSON, NPY, AppClient, assert_problem, http_app
+from tests.support.http_app import JSON, NPY, AppClient, assert_problem, http_app, npy_bytes
 
 X = np.array([[1, -2, 3]], np.float32)
 RESULTS = {"Neg": -X, "Abs": np.abs(X), "Relu": np.maximum(X, 0)}
@@ -105,7 +105,18 @@ def test_storing_without_a_version_replaces_all(app: AppClient) -> None:
     assert app.service.admission.bytes_in_flight == alone
 
 
-@pytest.mark.parametrize("version", ["0", "-1", "1.0", "x", "", "2147483648", "\u00b2"])
+@pytest.mark.parametrize("target", ["net", "net?version=2"])
+def test_rows_of_another_version_are_not_the_rest_of_an_answer(app: AppClient, target: str) -> None:
+    store(app, "net", "Neg")
+    body = npy_bytes(np.tile(X, (4, 1)))
+    tag = app.post("/v1/graphs/net?rows=0:1", body, NPY).headers["etag"]
+    same = app.post("/v1/graphs/net?rows=1:3", body, {**NPY, "if-range": tag})
+    assert (same.status_code, same.headers["etag"]) == (200, tag)
+    store(app, target, "Abs")
+    assert_problem(app.post("/v1/graphs/net?rows=1:3", body, {**NPY, "if-range": tag}), 412, "call-changed")
+
+
+@pytest.mark.parametrize("version", ["0", "01", "-1", "1.0", "x", "", "2147483648", "\u00b2"])
 def test_a_version_that_cannot_be_stored(app: AppClient, version: str) -> None:
     problem = assert_problem(store(app, f"net?version={version}", "Neg"), 400, "invalid-parameter")
     assert "it must be a whole number from 1 to 2,147,483,647" in problem["detail"]

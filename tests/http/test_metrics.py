@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.http_app import NPY, Serving, assert_problem, eventually, http_app, npy_bytes, request_bytes, serving
 
 from tensorpost_server.http.observability.metrics import BOUNDS, METRICS, RequestMetrics, SampleCollector
-from tensorpost_server.http.observability.request_record import RequestRecord
+from tensorpost_server.http.observability.request_record import CLIENT_DISCONNECTED, RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2&backend=numpy"
 CALL = {"operator": "TILE", "backend": "numpy"}
@@ -210,6 +210,28 @@ def test_a_histogram_counts_what_is_at_most_its_upper_ends():
     buckets = {float(dict(labels)["le"]): n for labels, n in found["tensorpost_request_seconds_bucket"].items()}
     assert buckets == {upper: sum(took <= upper for took in seconds) for upper in (*BOUNDS, float("inf"))}
     assert found["tensorpost_request_seconds_sum"][at(**CALL)] == pytest.approx(sum(seconds))
+
+
+def test_a_batch_counts_what_its_requests_count_one_by_one():
+    usual, refused = request_of(0.5), request_of(0.001)._replace(status=429, reason="too-busy", stages={})
+    other = request_of(0.25)._replace(operator="CAST", stages={"head": 2.0, "compute": 300.0}, slices=5)
+    gone = usual._replace(status=None, reason=CLIENT_DISCONNECTED, stages={"head": 0.01})
+    records = [usual, other, refused, usual, gone, refused, other, usual]
+    one_by_one, together = RequestMetrics(), RequestMetrics()
+    for record in records:
+        one_by_one.observe([record])
+    together.observe(records)
+    found, expected = (
+        read(generate_latest(SampleCollector([*each.samples()])).decode()) for each in (together, one_by_one)
+    )
+
+    assert found.keys() == expected.keys()
+    for name, samples in expected.items():
+        assert found[name] == pytest.approx(samples), name
+    assert found["tensorpost_requests_total"][at(**CALL, status="200")] == 3
+    assert found["tensorpost_refusals_total"] == {at(reason="too-busy"): 2}
+    assert found["tensorpost_cancellations_total"] == {at(): 1}
+    assert found["tensorpost_stage_seconds_sum"][at(stage="compute", backend="numpy")] == pytest.approx(0.6)
 
 
 BACKENDS = "app/tensorpost_server/backends"

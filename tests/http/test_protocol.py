@@ -552,4 +552,5 @@ def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: py
         begins, (Reading.PARSED, Event.REFUSE), (Reading.REFUSED, Event.LAST_RESPONSE),
         *counted, (Reading.DIRECT, Event.LAST_RESPONSE),
     ]  # fmt: skip
-    assert set(events) == set(TRANSITIONS)
+    of_replays = {Event.KNOWN_HEAD, Event.REPLAY_ENDS}  # test_received_replays.py
+    assert set(events) == {row for row in TRANSITIONS if row[1] not in of_replays}

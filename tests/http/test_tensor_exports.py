@@ -38,7 +38,7 @@ def cupy(tmp_path: Path) -> Iterator[FakeCupy]:
 def server(cupy: FakeCupy) -> Iterator[Serving]:
     with serving(cuda_shared_memory=True) as found:
         yield found
-        found.app.state.service.tensors.close()
+        found.on_loop(found.service.tensors.close)
         eventually(found.idle, "all memory is released")
 
 
@@ -127,7 +127,7 @@ def test_exports_are_bounded_by_number_by_memory_and_in_time(
         assert end(server, "x", made[0]["export"]) == 204
         monkeypatch.setattr(tensor_exports, "EXPORT_SECONDS", 0.0)
         export(server)
-        server.app.state.service.sweep()
+        server.on_loop(server.service.sweep)
         eventually(lambda: len(cupy.allocations) == 2, "the one whose time is over is freed")
         monkeypatch.undo()
         cupy.failing = CUDARuntimeError(2)
@@ -152,7 +152,7 @@ def test_exports_take_at_most_a_quarter_and_calls_keep_to_the_rest(tmp_path: Pat
             for n, each in enumerate(large):
                 assert tp.onnx("ReduceMax", each, backend="cuda", keepdims=0) == n
                 assert cupy.pools[0].held + BLOCK <= 4 * BLOCK
-        server.app.state.service.tensors.close()
+        server.on_loop(server.service.tensors.close)
         eventually(server.idle, "all memory is released")
     assert not cupy.allocations
     assert all(pool.used == 0 for pool in cupy.pools)

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime at versions that only brought bfloat16, which it does not have."""
+"""Operators of ONNX Runtime: versions that only brought bfloat16, which it does not have; windows in the padding."""
 
 from __future__ import annotations
 
@@ -73,6 +73,31 @@ def test_beside_others_in_a_model(tp: Client) -> None:
     normal = (X - X.mean()) / np.sqrt(X.var() + 1e-5)
     found = tp.run_model(model, {"x": X})["y"]
     np.testing.assert_allclose(found.reshape(-1), [np.sqrt((normal**2).sum())], rtol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [11, 12, 19, 22])
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool"])
+def test_no_window_begins_in_the_padding_after_the_data(tp: Client, op_type: str, opset: int) -> None:
+    """What MaxPool-22 says, ONNX Runtime does in all versions; onnx 1.16's case, and one with padding."""
+    square = np.array([[[[1, 2], [3, 4]]]], np.float32)
+    corner = tp.onnx(op_type, square, opset=opset, kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)
+    assert corner.tolist() == [[[[1]]]]
+    settings = {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1}
+    (wanted,) = runtime(op_type, opset, [X], 1, **settings)
+    found = tp.onnx(op_type, X, opset=opset, **settings)
+    assert found.shape == (1, 1, 2, 2)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_last_window_counts_where_it_has_data(tp: Client) -> None:
+    found = tp.onnx("MaxPool", X, opset=12, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    assert found.shape == (1, 1, 2, 2)
+    assert found[0, 0, 1, 1] == X[0, 0, 2:, 2:].max()
+
+
+def test_positions_of_largest_elements_have_their_shape(tp: Client) -> None:
+    values, places = tp.onnx("MaxPool", X, opset=12, kernel_shape=[1, 1], strides=[5, 5], ceil_mode=1, outputs=2)
+    assert (values.tolist(), places.tolist()) == ([[[[X[0, 0, 0, 0]]]]], [[[[0]]]])
 
 
 def test_bfloat16_is_refused_by_name(tp: Client) -> None:

@@ -238,6 +238,25 @@ def test_older_versions_mean_what_their_successors_mean() -> None:
     assert compared > 250
 
 
+@pytest.mark.parametrize("opset", [1, 6])
+@pytest.mark.parametrize(
+    ("shape", "axis", "aligned"),
+    [
+        ((), None, (1, 1, 1, 1)), ((1, 1), None, (1, 1, 1, 1)), ((1,), None, (1, 1, 1, 1)), ((1,), 2, (1, 1, 1, 1)),
+        ((5,), None, (1, 1, 1, 5)), ((4, 5), None, (1, 1, 4, 5)), ((3, 4), 1, (1, 3, 4, 1)), ((2,), 0, (2, 1, 1, 1)),
+    ],
+)  # fmt: skip
+def test_the_first_versions_broadcast_as_their_text_says(
+    opset: int, shape: tuple[int, ...], axis: int | None, aligned: tuple[int, ...]
+) -> None:
+    """The examples of Add-6; Add-1 says the same of one element in words."""
+    a, b = RNG.standard_normal((2, 3, 4, 5)).astype(np.float32), RNG.standard_normal(shape).astype(np.float32)
+    attributes = {"broadcast": 1} if axis is None else {"broadcast": 1, "axis": axis}
+    node = OnnxNode.of("Add", {"A": a, "B": b}, opset=opset, **attributes)
+    (found,) = compute(node, {"A": a, "B": b})
+    np.testing.assert_array_equal(found, a + b.reshape(aligned))
+
+
 def test_every_operator_has_a_sample() -> None:
     assert SAMPLES.keys() == {schema.op_type for schema in ONNX_OPERATORS} - WRITTEN_BY_HAND
 

@@ -28,7 +28,7 @@ HANDLE = bytes([7] * 64)
 def server() -> Iterator[Serving]:
     with serving(shared_memory=True) as found:
         yield found
-        found.app.state.service.tensors.close()
+        found.on_loop(found.service.tensors.close)
         eventually(found.idle, "all memory is released")
 
 

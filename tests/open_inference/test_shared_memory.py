@@ -79,7 +79,7 @@ def test_the_sdk_moves_tensors_in_shared_memory_and_leaves_nothing(server: Servi
         with pytest.raises(InvalidParameter, match="no backend 'nope'"):
             tp.tile(X, (1, 2), backend="nope")
         np.testing.assert_array_equal(tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
-        server.service.regions.close()  # as if the server were another one
+        server.on_loop(server.service.regions.close)  # as if the server were another one
         np.testing.assert_array_equal(tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
     assert regions_of(server) == {}
 
@@ -98,7 +98,7 @@ def test_a_call_survives_that_the_server_knows_no_region_of_the_client(server: S
         async with AsyncClient(server.url, shared_memory=True) as tp:
             await asyncio.gather(*[tp.tile(X, (1, 2)) for _ in range(3)])
             assert len(regions_of(server)) > 1
-            server.service.regions.close()  # as if the server were another one
+            server.on_loop(server.service.regions.close)  # as if the server were another one
             np.testing.assert_array_equal(await tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
 
     asyncio.run(asynchronous())
@@ -126,10 +126,10 @@ def test_a_client_that_is_killed_leaves_nothing(server: Serving, monkeypatch: py
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert left_behind() == set()
     assert len(regions_of(server)) == 1
-    server.service.regions.sweep()
+    server.on_loop(server.service.regions.sweep)
     assert len(regions_of(server)) == 1, "it may only be idle"
     monkeypatch.setattr(shared_memory, "UNLINKED_SECONDS", 0.0)
-    server.service.regions.sweep()
+    server.on_loop(server.service.regions.sweep)
     assert regions_of(server) == {}
 
 

@@ -249,9 +249,9 @@ def test_offsets_that_send_every_output_to_one_element_are_counted() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
 def test_the_parts_of_wide_windows_make_their_means(way: dict[str, int], dtype: str) -> None:
     random = np.random.default_rng(8)
-    x = random.integers(-100 if dtype == "int8" else 0, 100, (3, 2000)).astype(dtype)
+    x = random.integers(-100 if dtype == "int8" else 0, 100, (1, 1000)).astype(dtype)
     desc = describe(
-        Resample3OperatorDesc, dtype, [3, 2000], [3, 5], Scales=[1, 2**-8], Antialiased=True,
+        Resample3OperatorDesc, dtype, [1, 1000], [1, 3], Scales=[1, 2**-8], Antialiased=True,
         InputPixelOffsets=[0.5, 0.5], OutputPixelOffsets=[-0.5, -0.5],
     )  # fmt: skip
     values, _ = oracle.resample(oracle.axes_of(desc), x)
@@ -265,7 +265,7 @@ def test_the_parts_of_wide_windows_make_their_means(way: dict[str, int], dtype: 
         assert ((np.trunc(values - 1e-3) == result) | (np.trunc(values + 1e-3) == result)).all()
 
 
-@pytest.mark.parametrize("constant", [-128, -77, 1, 101, 127])
+@pytest.mark.parametrize("constant", [-128, 101])
 def test_a_constant_stays_constant_in_parts(constant: int) -> None:
     desc = describe(
         Resample3OperatorDesc, "int8", [60, 90], [3, 4], Scales=[0.05, 0.04], Antialiased=True,

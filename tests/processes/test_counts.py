@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpost.values.datatypes import data_type
+from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InsufficientStorage, TooBusy
 from tensorpost_server.engine import Admission
 from tensorpost_server.http.access.access_control import SharedTokenBucket, TokenBucket
+from tensorpost_server.http.wires.tensor_store import ProcessTensorStore
+from tensorpost_server.settings import Settings
 from tensorpost_server.shared.buckets import SharedBuckets
 from tensorpost_server.shared.counts import NONE_READY, ROWS, Count, NoOthers, SharedCounts
 from tensorpost_server.shared.process_group import ProcessGroup
@@ -23,6 +29,7 @@ from tensorpost_server.shared.process_group import ProcessGroup
 fcntl = pytest.importorskip("fcntl", reason="Windows has no record locks, and one process")
 
 PLACES = 3
+FLOAT32 = data_type("float32")
 
 
 @contextmanager
@@ -191,4 +198,64 @@ def test_what_a_process_had_counted_is_taken_out(tmp_path: Path) -> None:
     assert (one.requests.others(None), one.requests.others("anna"), one.requests.held_bytes) == ((0, 0), (0, 0), 0)
     assert one.database.connection.execute("SELECT count(*) FROM tensors").fetchone() == (0,)
     for group in (supervisor, one, other):
+        group.release()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="macOS has no such call")
+def test_the_files_have_all_of_their_memory(tmp_path: Path) -> None:
+    """Where none is left, an access to a part that has none would end the process (SIGBUS)."""
+    ProcessGroup.create(tmp_path, 2)
+    for name in ("requests", "connections", "grpc_connections", "buckets"):
+        about = (tmp_path / name).stat()
+        assert about.st_blocks * 512 >= about.st_size > 0
+
+
+def test_files_of_a_process_that_was_killed_are_removed(tmp_path: Path) -> None:
+    """It was killed after it had written them, and before the database said so, or the other way round."""
+    ProcessGroup.create(tmp_path, 2)
+    supervisor, one, other = [ProcessGroup.join(tmp_path, place, 2) for place in (0, 0, 1)]
+    settings = Settings()
+    stores = [
+        ProcessTensorStore(settings, Admission(1 << 20, 4, 1, counts=each.requests), each) for each in (one, other)
+    ]
+
+    async def make() -> list[int]:
+        layout = Layout.row_major(FLOAT32, (4,))
+        held = [await store.place("", name, layout) for store, name in zip(stores, "ab", strict=True)]
+        await held[0].finish()
+        return [each.reserved.number for each in held]
+
+    numbers = asyncio.run(make())
+    (tmp_path / "tensor-77").write_bytes(b"of a tensor that was deleted")
+    (tmp_path / "graph-0-00").write_bytes(b"that another process is about to store")
+    (tmp_path / "graph-1-00").write_bytes(b"that nobody will store")
+    supervisor.clear(1)
+    left = {path.name for path in tmp_path.iterdir() if path.name.startswith(("tensor-", "graph-"))}
+    assert left == {f"tensor-{numbers[0]}", "graph-0-00"}
+    assert stores[0].size_in_bytes == 16
+    for group in (supervisor, one, other):
+        group.release()
+
+
+def test_a_tensor_that_cannot_be_opened_is_not_in_use_for_ever(tmp_path: Path) -> None:
+    ProcessGroup.create(tmp_path, 2)
+    groups = [ProcessGroup.join(tmp_path, place, 2) for place in (0, 1)]
+    one, other = [
+        ProcessTensorStore(Settings(), Admission(1 << 20, 4, 1, counts=each.requests), each) for each in groups
+    ]
+
+    async def uses() -> None:
+        await (await one.place("", "a", Layout.row_major(FLOAT32, (4,)))).finish()
+        (path,) = tmp_path.glob("tensor-*")
+        path.rename(tmp_path / "away")  # as if there were no descriptor for it
+        with pytest.raises(FileNotFoundError):
+            await other.use("", "a")
+        assert [row.is_in_use for row in await one.listed("")] == [False]
+        (tmp_path / "away").rename(path)
+        (await other.use("", "a")).release()
+        await one.delete("", "a")
+
+    asyncio.run(uses())
+    assert (one.size_in_bytes, [*tmp_path.glob("tensor-*")]) == (0, [])
+    for group in groups:
         group.release()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,19 @@ class Index:
 
     def __init__(self) -> None:
         self.held, self.freed = 0, list[int]()
-        self.index = TensorIndex(TensorLimits(100, 1000, 3600, 0), SharedDatabase(), self._hold, self._free)
+        self.database, self.freed_bytes = SharedDatabase(), 0
+        limits = TensorLimits(100, 1000, 3600, 0)
+        self.index = TensorIndex(limits, self.database, self._hold, self._let_go, self._free)
 
     def _hold(self, size: int) -> None:
         self.held += size
 
-    def _free(self, number: int, size: int) -> None:
+    def _let_go(self, size: int) -> None:
         self.held -= size
-        self.freed.append(number)
+
+    def _free(self, numbers: Sequence[int], size: int) -> None:
+        self.freed += numbers
+        self.freed_bytes += size
 
     def make(self, name: str, place: int = HERE) -> int:
         reserved = self.index.reserve("anna", name, LAYOUT, place, replaces=False)
@@ -96,6 +103,43 @@ def test_a_process_that_ends_gives_back_what_it_reads_and_makes() -> None:
     assert (tables.held, tables.index.count) == (0, 0)
 
 
+def test_a_transaction_that_fails_frees_nothing_and_counts_nothing() -> None:
+    tables = Index()
+    first, second = tables.make("first"), tables.make("second")
+    tables.index.use("anna", "second", HERE)
+    tables.index.delete("anna", "second")
+    again = tables.index.reserve("anna", "first", LAYOUT, HERE, replaces=True)
+    late = tables.index.reserve("anna", "late", LAYOUT, THERE, replaces=False)
+    tables.index.give_back(late.number)
+    freed = [late.number]
+    assert (tables.held, tables.freed, tables.freed_bytes) == (72, freed, 24)
+
+    with pytest.raises(TensorGone):
+        tables.index.finish([again, late])  # the first one is replaced before the other one fails
+    full = "CREATE TRIGGER full_{0} BEFORE {0} ON tensors BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+    for change in ("DELETE", "INSERT"):
+        tables.database.connection.execute(full.format(change))
+    for change in (
+        lambda: tables.index.delete("anna", "first"),
+        lambda: tables.index.end_use(second, HERE),
+        lambda: tables.index.give_back(again.number),
+        lambda: tables.index.end_place(HERE),
+        lambda: tables.index.reserve("anna", "new", LAYOUT, HERE, replaces=False),
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match="full"):
+            change()
+    assert (tables.held, tables.freed, tables.index.count) == (72, freed, 1)
+
+    for change in ("DELETE", "INSERT"):
+        tables.database.connection.execute(f"DROP TRIGGER full_{change}")
+    tables.index.end_place(HERE)
+    tables.index.end_place(HERE)
+    tables.index.end_use(second, HERE)  # once more, when it is not there any more
+    tables.index.delete("anna", "first")
+    assert (tables.held, tables.index.count) == (0, 0)
+    assert sorted(tables.freed) == sorted([first, second, again.number, *freed])
+
+
 def here(version: int, number: int = 0, file: str | None = None, batches: str = "null") -> VersionHere:
     return VersionHere(version, number, batches, 0.0, file)
 
@@ -116,6 +160,9 @@ def test_a_table_of_graphs_has_what_was_published_last() -> None:
     other = table.publish("anna", "g", [here(2, file="c")], {again})
     assert sorted((row.version, row.file) for row in table.rows()) == [(1, "b"), (2, "c")]
     assert table.publish("anna", "g", [here(1, again)], {again}).numbers == {}
+    # A process that has not seen the version since does not give it the configuration of the one before.
+    assert table.publish("anna", "g", [here(1, again, batches="{}")], {again}).numbers == {}
+    assert {row.number for row in table.rows()} == {replaced.numbers[1], other.numbers[2]}
     gone = table.publish("anna", "g", [], {replaced.numbers[1], other.numbers[2]})
     assert (sorted(gone.unused), table.rows()) == (["b", "c"], [])
 
@@ -163,9 +210,11 @@ def test_the_calls_in_other_replicas_and_files_that_nobody_names() -> None:
     async def notes() -> None:
         graphs = IndexedGraphs(SharedDatabase(), 100)
         graphs.idle_seconds = 3600
-        graphs.files |= {"a": b"{}", "b": b"{}"}
+        graphs.files |= {"a": b"{}", "b": b"{}", "c": b"{}"}
         for name, file in (("g", "a"), ("h", "b")):
             graphs.publish("anna", name, [here(1, file=file)._replace(used=-100.0)], set())
+        graphs.discard(["a", "c"])  # one of them has become a graph
+        assert {*graphs.files} == {"a", "b"}
         numbers = {row.name: row.number for row in graphs.table.rows()}
         graphs.note_uses(HERE, [(numbers["g"], -10.0)], [("anna", "g", 1, 3, -10.0)])
         assert graphs.uses_elsewhere(HERE) == []

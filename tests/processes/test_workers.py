@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -168,6 +167,34 @@ def test_metrics_and_statistics_are_those_of_all_processes(both: list[Connection
         assert listed["calls"] == 2
 
 
+def test_what_was_counted_stays_when_processes_end() -> None:
+    """Prometheus takes a sum that becomes smaller for a restart of the server, and counts all that is left again."""
+    key = "tensorpost_requests_total", frozenset({("operator", "TILE"), ("backend", "numpy"), ("status", "200")})
+    tile = ("POST", "/v1/operators/tile?repeats=1,1,2", npy_bytes(X), NPY_BOTH)
+    with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (url, supervisor):
+        with connections(url, supervisor) as (first, second):
+            for connection in (first, second, second):
+                assert connection.ask(*tile)[0] == 200
+            assert samples(second)[key] == 3
+            assert first.process is not None
+            os.kill(first.process, signal.SIGKILL)
+            eventually(lambda: samples(second)[key] == 3 and len(server_processes(supervisor)) == 2, "another starts")
+            with connections(url, supervisor) as both:
+                assert [samples(connection)[key] for connection in both] == [3, 3]
+            assert second.ask(*tile)[0] == 200  # which nobody asks about before the process ends in order
+        for _ in range(2):  # to the other places and back
+            before = server_processes(supervisor)
+            os.kill(supervisor, signal.SIGUSR2)
+            eventually(lambda before=before: not before & server_processes(supervisor), "all are replaced", 60)
+        with connections(url, supervisor) as both:
+            assert both[0].ask(*tile)[0] == 200
+            assert [samples(connection)[key] for connection in both] == [5, 5]
+            assert samples(both[0])["tensorpost_requests_limit", frozenset()] > 0
+        names = [path.name.split("-")[0] for path in shared_folder(server_processes(supervisor)).iterdir()]
+        assert names.count("metrics") <= 2 * 4
+        assert "new" not in names
+
+
 def test_regions_of_shared_memory_are_there_in_every_process(both: list[Connection]) -> None:
     first, second = both
     region = SharedMemory(create=True, size=X.nbytes)
@@ -313,7 +340,27 @@ def test_the_processes_end_with_their_supervisor() -> None:
         folder = shared_folder(orphans)
         os.kill(supervisor, signal.SIGKILL)
         assert not remaining(orphans)
-    shutil.rmtree(folder)  # which nobody is left to remove
+        assert not folder.exists()  # the last of them has removed it
+
+
+def test_what_a_killed_server_has_left_is_removed_by_the_next_one() -> None:
+    with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (url, supervisor):
+        processes = server_processes(supervisor)
+        folder = shared_folder(processes)
+        assert folder.stat().st_mode & 0o777 == 0o700, "nobody else may look into it"
+        with Client(url) as tp:
+            tp.put(X, "x")
+        for each in (supervisor, *processes):
+            os.kill(each, signal.SIGKILL)
+        assert not remaining(processes)
+        assert folder.is_dir()
+    with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy") as (url, supervisor):
+        assert not folder.exists()
+        own = shared_folder(server_processes(supervisor))
+        with live_process(TENSORPOST_WORKERS=2, TENSORPOST_BACKEND="numpy"):
+            assert own.is_dir()  # which is in use
+        with Client(url) as tp:
+            tp.put(X, "x")
 
 
 def test_what_keeps_a_process_from_starting_is_said_once() -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -30,6 +30,8 @@ from tensorpost_server.http.service import Service
 from tensorpost_server.main import create_app
 from tensorpost_server.serving import choose_protocol
 from tensorpost_server.settings import Settings
+
+T = TypeVar("T")
 
 __all__ = [
     "FRAME",
@@ -117,6 +119,16 @@ def http_app(**settings: Any) -> Iterator[AppClient]:
 # ---- behind a socket -------------------------------------------------------------------------------------------------
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, which says what its event loop is."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+
 @dataclass
 class Serving:
     """A server in a thread of this process, on a port of its own."""
@@ -124,7 +136,7 @@ class Serving:
     app: FastAPI
     host: str
     port: int
-    server: uvicorn.Server
+    server: _Server
 
     @property
     def url(self) -> str:
@@ -135,6 +147,14 @@ class Serving:
     def service(self) -> Service:
         """What lives as long as the application."""
         return self.app.state.service
+
+    def on_loop(self, call: Callable[[], T]) -> T:
+        """Call the function on the thread of the event loop, which alone may use stores and the database."""
+
+        async def called() -> T:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(called(), self.server.loop).result(PATIENCE)
 
     @contextlib.contextmanager
     def wire(self, **options: Any) -> Iterator[Wire]:
@@ -175,7 +195,7 @@ def serving(before_start: Callable[[FastAPI], object] | None = None, **settings:
         app, http=choice.protocol, loop=choice.loop_factory, log_config=None, ws="none", lifespan="on",
         timeout_graceful_shutdown=PATIENCE, access_log=False, proxy_headers=False,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = _Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
         thread.start()

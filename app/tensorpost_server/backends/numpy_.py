@@ -14,6 +14,7 @@ from tensorpost.values.layout import Layout
 
 from ..forms.base import Box, Form, extents
 from ..planning import OutputSlice, Plan, PlanStep
+from . import blas_threads
 from .base import HostBackend
 from .device_run import DeviceRun, KeptArray, RunMemory, bytes_of, elements_of, outputs_of
 
@@ -29,6 +30,9 @@ class NumpyBackend(HostBackend):
     threads: int = 1
     name: str = "numpy"
     device: str = f"cpu ({platform.machine()})"
+
+    def __post_init__(self) -> None:
+        blas_threads.use_one()
 
     def library(self, plan: Plan) -> str:
         """ONNX Runtime, for operators that NumPy does not compute here."""

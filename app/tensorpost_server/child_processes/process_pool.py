@@ -35,6 +35,7 @@ END_REASONS = ("failed", "killed", "timed_out", "abandoned", "retired")
 MOST_FAILURES = 2
 REFUSED_SECONDS = 600.0
 _MOST_REMEMBERED = 1024
+_SMALL_BYTES = 512
 _RETRY_AFTER_SECONDS = 1
 _FORGETTING_BYTES = 16 << 20
 _START_PAUSE_SECONDS = 5.0
@@ -80,6 +81,15 @@ class KeptArrays:
     def size_in_bytes(self) -> int:
         """Bytes of the arrays."""
         return sum([array.nbytes for array in self.arrays])
+
+
+def _digest_of(key: bytes, arrays: Sequence[Any]) -> bytes:
+    """What failures of a call are remembered by: one caller's elements, such as a count, refuse no other caller's."""
+    digest = hashlib.blake2b(key, digest_size=16)
+    for array in arrays:
+        if array.nbytes <= _SMALL_BYTES:
+            digest.update(b"%d;" % array.nbytes + array.tobytes())
+    return digest.digest()
 
 
 def _nothing() -> None:
@@ -187,7 +197,8 @@ class ProcessPool:
             subject: what it works on, for messages: the operator's name.
             memory_bytes: memory that the call may take in the process (Linux).
             output_bytes: bytes of the arrays that come back, at most, each rounded up to 64.
-            key: what is refused for a while after it ended a process twice; empty for nothing.
+            key: what is refused for a while, with arrays of few elements as these, after it ended a process twice;
+                empty for nothing.
             check: called many times a second; what it raises ends the call, and its process.
             long: whether it may take longer than others should wait.
             kept: further arrays, which are sent if the process does not have them; a process that has is preferred.
@@ -198,7 +209,7 @@ class ProcessPool:
             LimitExceeded: it took longer than it may.
             LibraryUnavailable: there is no process now, or it was ended from outside.
         """
-        digest = hashlib.blake2b(key, digest_size=16).digest() if key else b""
+        digest = _digest_of(key, arrays) if key else b""
         self._refuse_known(digest, subject)
         head = {
             **arguments, "function": function, "memory_bytes": memory_bytes, "seconds": self.seconds,
@@ -296,8 +307,9 @@ class ProcessPool:
         left = until - time.monotonic()
         if failures >= MOST_FAILURES and left > 0:
             raise LibraryFailed(
-                f"{subject} with these attributes and types has ended a process of {self.title} {failures} times, and "
-                f"is refused for {left:.0f} s more; change the attributes or the tensors' shapes",
+                f"{subject} with these attributes, types and small tensors has ended a process of {self.title} "
+                f"{failures} times, and is refused for {left:.0f} s more; change the attributes, the shapes or "
+                "the elements of small tensors",
                 extra={"reason": "refused", "refused_seconds": round(left)},
             )
 

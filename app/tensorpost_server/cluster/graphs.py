@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ class RayShelf:
         link: the index.
     """
 
-    is_shared = True
+    is_shared, is_immediate, copies = True, False, 1  # each replica has memory of its own
 
     def __init__(self, link: IndexLink) -> None:
         self._link = link
@@ -54,9 +55,24 @@ class RayShelf:
     async def rows(self) -> Sequence[GraphRow]:
         return await self._link.ask("graph_rows")
 
-    async def put(self, file: str, content: bytes, threads: CallerThreads) -> None:
+    def has(self, number: int) -> bool:
+        """See `GraphShelf.has`: changes of this replica wait while it takes graphs over."""
+        del number
+        return True
+
+    async def put(self, content: bytes, threads: CallerThreads) -> str:
         del threads
-        await self._link.ask("graph_put", file, content)
+        file = f"graph-{secrets.token_hex(8)}"
+        try:
+            await self._link.ask("graph_put", file, content)
+        except BaseException:
+            self.discard([file])
+            raise
+        return file
+
+    def discard(self, files: Sequence[str]) -> None:
+        if files:
+            self._tell("graph_discard", files)
 
     async def read(self, file: str, threads: CallerThreads) -> bytes | None:
         del threads
@@ -76,9 +92,7 @@ class RayShelf:
     def note_uses(self, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> Sequence[int]:
         now = time.monotonic()
         aged = [(number, used - now) for number, used in uses]
-        task = asyncio.ensure_future(self._note(aged, [(*each[:4], each[4] - now) for each in all_uses]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tell("graph_used", aged, [(*each[:4], each[4] - now) for each in all_uses])
         return ()  # those that are gone are dropped by `synchronize`
 
     def last_use(self, number: int, since: float) -> float | None:
@@ -88,11 +102,18 @@ class RayShelf:
         now = time.monotonic()
         return [(*each[:4], now + each[4]) for each in await self._link.ask("graph_uses")]
 
-    async def _note(self, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> None:
-        try:
-            await self._link.ask("graph_used", uses, all_uses)
-        except TensorpostError as error:
-            _log.warning("%s", error.detail)
+    def _tell(self, method: str, *args: object) -> None:
+        """Tell the index something whose answer nobody waits for."""
+
+        async def tell() -> None:
+            try:
+                await self._link.ask(method, *args)
+            except TensorpostError as error:
+                _log.warning("%s", error.detail)
+
+        task = asyncio.ensure_future(tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, synchronize: Callable[[], Awaitable[None]]) -> None:
         done = self.version

@@ -143,7 +143,7 @@ class ClusterIndex:
         if again:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             absent = f"what was held before {when} was lost with the index of this Ray cluster"
-        self._tensors = TensorIndex(limits, database, self._hold, self._freed, absent)
+        self._tensors = TensorIndex(limits, database, self._hold, lambda _: None, self._freed, absent)
         self._database = database
         self._graphs = IndexedGraphs(database, first)
         self.heard: dict[int, float] = {}
@@ -303,6 +303,12 @@ class ClusterIndex:
         self._graphs.files[file] = content
 
     @_answering
+    async def graph_discard(self, place: int, files: Sequence[str]) -> None:
+        """Drop what was sent to be stored, unless a graph has it."""
+        del place
+        self._graphs.discard(files)
+
+    @_answering
     async def graph_read(self, place: int, file: str) -> bytes | None:
         """What was sent to be stored; None if it is not there any more."""
         del place
@@ -341,9 +347,10 @@ class ClusterIndex:
                 extra={"limit": self._room, "actual": total, "setting": "--object-store-memory, half of it"},
             )
 
-    def _freed(self, number: int, size_in_bytes: int) -> None:
+    def _freed(self, numbers: Sequence[int], size_in_bytes: int) -> None:
         del size_in_bytes
-        self._objects.free(number)
+        for number in numbers:
+            self._objects.free(number)
 
     # ---- what ends ---------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,12 @@ class IndexedGraphs:
         self._remove(published.unused)
         return published, self._version
 
+    def discard(self, files: Sequence[str]) -> None:
+        """Drop files, unless the table names them."""
+        for file in files:
+            if not self.table.is_named(file):
+                self.files.pop(file, None)
+
     def note_uses(self, place: int, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> None:
         """A replica has used graphs; times are seconds before now."""
         now = time.monotonic()

@@ -144,6 +144,9 @@ class RayTensorStore:
     def sweep(self) -> None:
         """See `TensorStore.sweep`: the index does it."""
 
+    def close_freed(self) -> None:
+        """See `TensorStore.close_freed`: the index says in its answers what is freed."""
+
     def close(self) -> None:
         for task in (self._beating, *self._tasks):
             if task is not None:

@@ -212,10 +212,14 @@ class Admission:
             self._publish(caller)
         return Ticket(self, size_in_bytes, caller)
 
-    def keep(self, size_in_bytes: int) -> None:
+    def keep(self, size_in_bytes: int, copies: int = 1) -> None:
         """Count bytes that stay beyond the request that brought them, until `give_back`; they are nobody's share.
 
         All that stays together is at most half of the budget, so that there is always room for requests.
+
+        Args:
+            size_in_bytes: how many.
+            copies: the number of processes in which they will stay; each counts them, and there must be room for all.
 
         Raises:
             LimitExceeded: more than half of the budget.
@@ -223,7 +227,7 @@ class Admission:
             TooBusy: more than is free of the budget now.
         """
         with self.counts.lock():
-            self._check_kept(size_in_bytes)
+            self._check_kept(size_in_bytes * copies)
             self._add_kept(size_in_bytes)
 
     def give_back(self, size_in_bytes: int) -> None:
@@ -252,7 +256,9 @@ class Admission:
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
-        return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes
+        others = self.counts.others(None)
+        in_flight = self.own_bytes + others.second + self.counts.held_bytes
+        return self.own_requests + others.first < self.max_requests and in_flight + size_in_bytes <= self.memory_bytes
 
     def reserve(self, size_in_bytes: int, whole: int, caller: str = "", ticket: Ticket | None = None) -> None:
         """Count bytes for a request that then has `whole`; called by its ticket.

@@ -60,6 +60,7 @@ class Array:
     computed_whole = True
     input_sizes = ()
     cut_weight = 1
+    least_slice_work = 0
     reads_again = False
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:
@@ -237,6 +238,7 @@ class BoxFunction(BoxForm):
         block: elements that are computed at a time on the CPU, whatever the box, so that temporaries stay small; 0 for
             the whole box.
         outputs: how many outputs there are; of several the function is told the number, as `output`.
+        least_slice_work: see `Form.least_slice_work`.
         index_range: what the elements of an input must lie in; None if any are allowed.
         of_bits: see `Array.of_bits`; so is the output.
     """
@@ -249,6 +251,7 @@ class BoxFunction(BoxForm):
     scratch: int = 0
     block: int = 0
     outputs: int = 1
+    least_slice_work: int = 0
     index_range: IndexRange | None = None
     of_bits: bool = False
 

@@ -111,6 +111,11 @@ class Form(Protocol):
         ...
 
     @property
+    def least_slice_work(self) -> int:
+        """Work that a slice has at least, if the output has as much: in smaller ones what all read costs too much."""
+        ...
+
+    @property
     def reads_again(self) -> bool:
         """Whether every slice reads again what others have read."""
         ...
@@ -175,6 +180,7 @@ class BoxForm:
     index_range: IndexRange | None = None
     input_sizes: tuple[tuple[int, ...], ...] = ()
     cut_weight = 1
+    least_slice_work = 0
     reads_again = False
 
     def operand(self, layout: Layout, sizes: tuple[int, ...]) -> Layout:

@@ -39,6 +39,7 @@ class Convolution:
     computed_whole = True
     input_sizes = ()
     cut_weight = 1
+    least_slice_work = 0
     reads_again = False
     library = ""
     index_range = None

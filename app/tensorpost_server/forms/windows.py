@@ -7,16 +7,19 @@ input i reaches the outputs `i * stride + k * dilation - start`.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import BoxFunction
 from .base import Box, blocks, extents, go_on
+from .scratch import Scratch
 
 BLOCK = 1 << 18  # elements read or made at a time on the CPU, unless one window has more
 DEVICE_BLOCK = 1 << 24  # the same on a device
@@ -79,6 +82,47 @@ class Window:
                 far = slice(begin, begin + (high - low - 1) * stride + 1, stride)
                 near = slice(low - inner[0], high - inner[0])
                 yield tap, (near, far) if self.transposed else (far, near)
+
+    def all_moves(self, sizes: Sequence[int], spans: Box) -> Iterator[tuple[tuple[int, Move], ...]]:
+        """`moves` of all axes, for each combination of taps that reads anything."""
+        axes = [self.moves(axis, size, span) for axis, (size, span) in enumerate(zip(sizes, spans, strict=True))]
+        return itertools.product(*axes)
+
+    def reads(self, spans: Box) -> Box:
+        """What outputs inside `spans` read, with the padding around the input; not for transposed windows."""
+        axes = zip(spans, self.taps, self.strides, self.dilations, self.start, strict=True)
+        return tuple(
+            [
+                (low * stride - start, (high - 1) * stride + (taps - 1) * dilation - start + 1)
+                for (low, high), taps, stride, dilation, start in axes
+            ]
+        )
+
+    def view(
+        self, x: NDArray[Any], spans: Box, widened: Callable[[ModuleType, Any], Any], memory: Scratch
+    ) -> NDArray[Any]:
+        """What each window reads, 0 for padding, as a read-only array: batch x channels x taps x outputs.
+
+        Args:
+            x: batch x channels x the whole input.
+            spans: which outputs.
+            widened: function from `(numpy, part)` of the input to the elements in another type.
+            memory: where a part with padding is copied to.
+        """
+        region, reads = self.region(x.shape[2:], spans), self.reads(spans)
+        part = widened(np, x[(slice(None), slice(None), *[slice(*span) for span in region])])
+        if reads != region:
+            padded = memory.empty((*part.shape[:2], *extents(reads)), part.dtype)
+            padded.fill(0)
+            inside = [slice(low - at, high - at) for (low, high), (at, _) in zip(region, reads, strict=True)]
+            padded[(..., *inside)] = part
+            part = padded
+        head, tail = part.strides[:2], part.strides[2:]
+        steps = [
+            step * apart for apart in (self.dilations, self.strides) for step, apart in zip(tail, apart, strict=True)
+        ]
+        sizes = (*part.shape[:2], *self.taps, *extents(spans))
+        return np.lib.stride_tricks.as_strided(part, sizes, (*head, *steps), writeable=False)
 
     def _taps(self, axis: int, size: int, span: tuple[int, int]) -> range:
         """The taps that read an entry of the input for any output of the span; all others read padding."""

@@ -95,7 +95,11 @@ def caller_of(scope: Scope) -> str:
     Addresses of one IPv6 network of 64 bits are one caller, since a host has as many as it likes (RFC 6177).
     """
     client: tuple[str, int] | None = scope.get("client")
-    caller: str = scope.get("tensorpost.caller") or (client[0] if client else "local")
+    return caller_name(scope.get("tensorpost.caller") or (client[0] if client else "local"))
+
+
+def caller_name(caller: str) -> str:
+    """`caller_of` of a request that records say is this caller's: the name of a key, or an address."""
     return network_of(caller) if ":" in caller else caller
 
 

@@ -16,7 +16,7 @@ from tensorpost.bodies.answer_rows import OutputRows
 from tensorpost.values.problems import DeadlineExceeded, LimitExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..backends import DeviceMemory, KeptMemory, RunInput, SharingBackend
-from ..engine import QueueSlot, Stages, StepTimes, Ticket, Worker
+from ..engine import Pool, QueueSlot, Stages, StepTimes, Ticket, Worker
 from ..planning import Plan
 from .access.access_control import QUOTA, RequestQuota
 from .background_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES, CallerThreads
@@ -137,7 +137,7 @@ class Execution:
     async def _run(self, receive: Receive, send: Send) -> None:
         service, settings, fields, stages = self._service, self.settings, self._fields, Stages()
         self._observation.stages = stages.milliseconds
-        service.workers()  # refuses while there are none, before anything of the body is read
+        self._pool()  # refuses while there are none, before anything of the body is read
         chunks: bytearray | None = None
         framing: Framing = self._scope[FRAMING]
         if framing.chunked:
@@ -174,9 +174,10 @@ class Execution:
             self._observation.steps = StepTimes(prepared.plan)
             if self._quota is not None:
                 self._quota.compute_nodes(len(prepared.plan.graph.nodes))
+        replay: Replay | None = None
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
-            sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
+            sender.replay = replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         if self._quota is not None:
             sizes = [slot.layout.size_in_bytes for slot in prepared.plan.outputs]
             if prepared.rows is not None:
@@ -196,6 +197,9 @@ class Execution:
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline and not self._is_joined(prepared, worker):
+            if replay is not None and prepared.aligned and self._wait is None:
+                memory_bytes = self._assigned_bytes + body.length - sum(prepared.sizes)
+                sender.receive = partial(replay.receive, memory_bytes)
             whole = prepared.respond_now(worker, _in_host_memory(inputs), head, self._observation.steps)
             await sender.whole(*whole)
             return
@@ -234,7 +238,7 @@ class Execution:
         self._limit_wait(call.timeout)
         stages.done("head")
         threads = self.slow_threads if self._wire.takes_long else self.parsing
-        has_devices = self._service.workers().has_devices
+        has_devices = self._pool().has_devices
         prepared = await threads.run(self.large, partial(prepare, has_devices=has_devices), call, self.settings)
         stays = prepared.stored is None or prepared.stored.is_kept  # else nobody would take the call out again
         repeats = call.memory is None and call.is_repeatable and stays
@@ -314,10 +318,13 @@ class Execution:
             prepared = replace(prepared, options=replace(options, backend=worker.backend.name, device=index))
         return prepared, None if sources is None else placed
 
+    def _pool(self) -> Pool:
+        return self._service.workers() if self._wire.needs_devices else self._service.opened()
+
     def _assign(self, prepared: PreparedCall) -> Worker:
         """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses."""
         plan, options = prepared.plan, prepared.options
-        worker = self._service.workers().choose(plan, options.backend, options.device)
+        worker = self._pool().choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._observation.backend = worker.computed_by(plan)
         self._observation.opset_version = plan.opset_version
@@ -412,7 +419,7 @@ class Execution:
         """
         tag = await check_tag(
             route_path(self._scope), self.query, self._fields, self.body.received_views,
-            worker.computed_by(prepared.plan), self.parsing, prepared.held_tags,
+            worker.computed_by(prepared.plan), self.parsing, prepared.stored_tags,
         )  # fmt: skip
         head = prepared.answer.head(prepared.plan, worker)
         tagged = replace(head, headers=(*head.headers, (b"etag", tag.encode())))

@@ -11,13 +11,18 @@ from starlette.types import Message, Send
 from ..engine import Stages
 from .caller_watch import CallerWatch
 from .calls.call import PreparedHead
-from .connection.whole_messages import ReplayFunction, WholeMessages
+from .connection.whole_messages import ReceiveFunction, ReplayFunction, WholeMessages
 from .request_body import ClientDisconnected
 
 
-def changing_field_lines(id_: str, stages: Stages) -> bytes:
-    """The header fields that differ between responses to the same call, as they are sent."""
-    return b"x-request-id: %b\r\nserver-timing: %b\r\n" % (id_.encode(), str(stages).encode())
+def changing_field_lines(id_: str, timing: str) -> bytes:
+    """The header fields that differ between responses to the same call, as they are sent.
+
+    Args:
+        id_: the request's id.
+        timing: its stages as `str(Stages)` writes them.
+    """
+    return f"x-request-id: {id_}\r\nserver-timing: {timing}\r\n".encode()
 
 
 class ResponseSender:
@@ -29,11 +34,12 @@ class ResponseSender:
         sent_bytes: length of the body as far as it was sent, bytes.
         slices: how many slices of the output were sent.
         replay: handed to the server with a small response; None if it cannot be replayed.
+        receive: takes the body of a later request that arrives in parts; None if the application has to.
     """
 
     __slots__ = (
-        "_request_id", "_send", "_stages", "_timeout", "_watch", "_whole", "begun", "complete", "replay", "sent_bytes",
-        "slices",
+        "_request_id", "_send", "_stages", "_timeout", "_watch", "_whole", "begun", "complete", "receive", "replay",
+        "sent_bytes", "slices",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +51,7 @@ class ResponseSender:
         self.begun = self.complete = False
         self.sent_bytes = self.slices = 0
         self.replay: ReplayFunction | None = None
+        self.receive: ReceiveFunction | None = None
 
     async def whole(self, head: PreparedHead, body: bytes) -> None:
         """Send a small, complete body, `head.body_head` included.
@@ -56,8 +63,8 @@ class ResponseSender:
         self._stages.done("compute")
         self.begun = True
         if self._whole is not None:
-            lines = head.lines + changing_field_lines(self._request_id, self._stages)
-            if self._whole.send(lines, body, self.replay):
+            lines = head.lines + changing_field_lines(self._request_id, str(self._stages))
+            if self._whole.send(lines, body, self.replay, self.receive):
                 self.sent_bytes, self.slices, self.complete = len(body), 1, True
                 return
         await self._send(self._start(head))

@@ -15,7 +15,7 @@ _PART_OF_CALL = (b"content-type", b"tensorpost-shape", b"tensorpost-dtype")
 
 async def check_tag(
     path: str, query: str, fields: Mapping[bytes, bytes], body: Sequence[memoryview], backend: str,
-    threads: CallerThreads, held_tags: Sequence[str] = (),
+    threads: CallerThreads, stored_tags: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The tag of an answer, which is that of `If-Range` if there is one.
 
@@ -26,12 +26,12 @@ async def check_tag(
         body: the bytes of its body.
         backend: what computes it, as the answer says.
         threads: where long digests are computed.
-        held_tags: what tells the elements of its held tensors from others.
+        stored_tags: what tells its stored graph and held tensors from others.
 
     Raises:
         CallChanged: the tag in `If-Range` is another one.
     """
-    values = [fields.get(name, b"").decode("latin-1") for name in _PART_OF_CALL] + [*held_tags]
+    values = [fields.get(name, b"").decode("latin-1") for name in _PART_OF_CALL] + [*stored_tags]
     large = sum(map(len, body)) > _SHORT_BYTES
     tag = answer_tag(await threads.run(large, call_digest, path, query, values, body), backend)
     known = fields.get(b"if-range", tag.encode()).decode("latin-1").strip(" \t")
@@ -45,8 +45,8 @@ async def check_tag(
             extra={"reason": "backend"},
         )
     raise CallChanged(
-        "If-Range belongs to another call: its operation, its query or the bytes of its body differ from those of this "
-        "request; request all rows again without If-Range",
+        "If-Range belongs to another call: its operation, its query, the bytes of its body, its stored graph or a held "
+        "tensor differ from those of this request; request all rows again without If-Range",
         extra={"reason": "call"},
     )
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Scope
@@ -25,6 +26,7 @@ from .caller_address import TrustedProxies, caller_of
 from .calls.call_batches import CallBatches
 from .calls.prepared_call import CallKey, PreparedCall
 from .observability.access_log import AccessLog
+from .observability.kept_metrics import KeptMetrics
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
@@ -32,12 +34,15 @@ from .open_inference.graph_models import graph_model
 from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
-from .wires.cluster import Cluster
+from .wires.cluster_stores import Cluster
 from .wires.graph_shelf import ProcessShelf
 from .wires.graph_store import GraphStore, StoreEntry
 from .wires.shared_graphs import SharedGraphs
 from .wires.tensor_exports import TensorExports
 from .wires.tensor_store import ProcessTensorStore, TensorStore
+
+FREED_QUESTION = "freed tensors"
+"""What a process asks the others to do: close held tensors that are freed."""
 
 _MOST_CALLS = 512
 _log = logging.getLogger(__name__)
@@ -59,9 +64,11 @@ class Service:
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        kept_metrics: what processes have counted that have ended; None if there is one process, or without metrics.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: the thread for large JSON and heads.
         scraping: held while metrics are written.
+        asking: questions to other processes whose answers nobody waits for.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed permanently, so that its supervisor starts a clean one.
     """
@@ -83,6 +90,7 @@ class Service:
     access_log: AccessLog | None = None
     metrics: RequestMetrics | None = None
     traces: Traces | None = None
+    kept_metrics: KeptMetrics | None = None
     records: RecordBatch | None = None
     parsing: WorkerThreads = field(default_factory=background_threads)
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -94,12 +102,15 @@ class Service:
     tensors: TensorStore = field(init=False)
     exports: TensorExports = field(default_factory=TensorExports)
     batches: CallBatches = field(init=False)
+    asking: set[asyncio.Future[list[Any]]] = field(default_factory=set[asyncio.Future[list[Any]]])
 
     def __post_init__(self) -> None:
         self.model_statistics = ModelStatistics(self._model_of_caller)
+        if self.metrics is not None and self.group.folder is not None:
+            self.kept_metrics = KeptMetrics(self.group.folder, self.group)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
         if self.cluster is None:
-            self.tensors = ProcessTensorStore(self.settings, self.admission, self.group)
+            self.tensors = ProcessTensorStore(self.settings, self.admission, self.group, self._let_others_free)
         else:
             self.tensors = self.cluster.tensor_store(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
@@ -203,6 +214,17 @@ class Service:
         for key in [key for key, prepared in self.calls.items() if prepared.stored is graph]:
             del self.calls[key]
         self.batches.forget(graph)
+
+    def _let_others_free(self) -> None:
+        """Let the other processes close freed tensors at once; what one does not hear, it does with its next sweep."""
+        if self.group.is_shared:
+            asking = asyncio.ensure_future(self.group.siblings.ask(FREED_QUESTION))
+            self.asking.add(asking)
+            asking.add_done_callback(self.asking.discard)
+
+    async def close_freed(self) -> None:
+        """The answer to `FREED_QUESTION`."""
+        self.tensors.close_freed()
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

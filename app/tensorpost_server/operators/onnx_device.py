@@ -59,6 +59,8 @@ def device_form(operation: Operation) -> Form | None:
     tensors = (*operation.tensors, *operation.results)
     if make is None or any(0 in tensor.shape for _, tensor in tensors):
         return None
+    if operation.values and operation.op_type != "Dropout":  # the others read all of their inputs as tensors
+        return None
     if any(
         tensor.data_type not in _TYPES[operation.op_type] for name, tensor in tensors if name not in _WHOLE_OR_BOOLEAN
     ):

@@ -27,6 +27,7 @@ from .onnx_runtime_cost import extra_bytes, work_of
 from .pooling import powers_in_windows
 
 _FIRST_VERSION = 7  # that ONNX Runtime computes
+_MOST_OPERANDS, _MOST_AXES = 31, 32  # of the einsum of any NumPy and CuPy
 _INTEGERS = ("int8", "uint8", "int32", "float32")
 
 
@@ -47,7 +48,10 @@ def einsum_form(node: OnnxNode) -> Array | None:
     """The sum over the letters that the result does not have, of the product of all tensors."""
     equation = "".join(str(node.attribute("equation")).split())
     known = {*string.ascii_letters, *",.->"}
-    return _whole_array(node, _einsum, ("equation", equation)) if {*equation} <= known else None
+    axes = len({*equation} & {*string.ascii_letters}) + max([len(tensor.shape) for _, tensor in node.tensors])
+    if not {*equation} <= known or len(node.tensors) > _MOST_OPERANDS or axes > _MOST_AXES:
+        return None
+    return _whole_array(node, _einsum, ("equation", equation))
 
 
 def _einsum(xp: ModuleType, *tensors: Any, equation: str) -> Any:
@@ -181,7 +185,7 @@ def own_form(node: OnnxNode) -> Form | None:
     shorter than the keys; of masked scores that are an output it makes finite numbers.
     """
     tensors = dict(node.tensors)
-    if any(0 in tensor.shape for _, tensor in (*node.tensors, *node.results)):
+    if node.values or any(0 in tensor.shape for _, tensor in (*node.tensors, *node.results)):
         return None
     if node.op_type == "ConvInteger":
         zeros = tensors.get("w_zero_point")

@@ -40,7 +40,8 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction | Array:
     sizes, scratch, fused = desc.output_tensor.sizes, product_scratch(desc), desc.fused_activation
     if not isinstance(fused, (dml.ActivationSoftmaxOperatorDesc, dml.ActivationSoftmax1OperatorDesc)):
         parameters = (*product, ("activation", activation_form(fused)))
-        return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=scratch)
+        least = least_slice_work(sizes, inner)
+        return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=scratch, least_slice_work=least)
     axes = tuple(sorted(set(getattr(fused, "axes", (len(sizes) - 1,)))))
     lines = softmax_lines(sizes, axes, logarithm=False)
     scratch += lines.scratch_bytes(whole_box(sizes))
@@ -49,6 +50,12 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction | Array:
 
 
 AT_ONCE = 1 << 28  # products that are added up at a time
+LEAST_ROWS = 128  # of a slice: the library copies all of B for each
+
+
+def least_slice_work(sizes: Sequence[int], inner: int) -> int:
+    """The least work of a slice of matrices of these sizes, each element the sum of so many products."""
+    return 2 * inner * sizes[-1] * LEAST_ROWS
 
 
 def _gemm_lines(xp: ModuleType, *inputs: Any, lines: Lines, **product: Any) -> Any:
@@ -83,11 +90,23 @@ def gemm(
     a, b = [xp.swapaxes(x, -1, -2) if turned else x for x, turned in zip(inputs[:2], transposed, strict=True)]
     *leading, rows, columns = [slice(*span) for span in box]
     left, right = a[(*leading, rows, slice(None))], b[(*leading, slice(None), columns)]
-    made = xp.matmul(wide(xp, left), wide(xp, right))
-    made *= made.dtype.type(alpha)
+    made = _multiply(xp, wide(xp, left), wide(xp, right), sums_of(xp, out, activation))
+    if alpha != 1:
+        made *= made.dtype.type(alpha)
     if len(inputs) > 2:
         made += wide(xp, inputs[2][(*leading, rows, columns)]) * made.dtype.type(beta)
     finish(xp, made, out, activation)
+
+
+def _multiply(xp: ModuleType, left: Any, right: Any, out: Any) -> Any:
+    width = max(64, AT_ONCE // max(1, left.size))
+    if xp is not np or out.shape[-1] <= width:
+        return xp.matmul(left, right, out=out)
+    for start in range(0, out.shape[-1], width):
+        go_on()
+        columns = (..., slice(start, start + width))
+        np.matmul(left, right[columns], out=out[columns])
+    return out
 
 
 def activation_form(desc: OperatorDesc | None) -> Pointwise | None:
@@ -99,10 +118,18 @@ def activation_form(desc: OperatorDesc | None) -> Pointwise | None:
     return form
 
 
+def sums_of(xp: ModuleType, out: Any, activation: Pointwise | None) -> Any:
+    """An array for the sums of an output, which `finish` writes to it: the output itself where nothing follows."""
+    if activation is None and out.dtype.name != "float16" and out.flags.c_contiguous:
+        return out
+    return xp.empty(out.shape, "float32" if out.dtype.name == "float16" else out.dtype)
+
+
 def finish(xp: ModuleType, made: Any, out: Any, activation: Pointwise | None) -> None:
     """Write sums, rounded once, after an activation if there is one."""
     if activation is None:
-        out[...] = made
+        if made is not out:
+            out[...] = made
     else:
         activation.fill(xp, [made], whole_box(made.shape), out)
 
@@ -112,7 +139,8 @@ def finish(xp: ModuleType, made: Any, out: Any, activation: Pointwise | None) ->
 
 def _integer_form(desc: OperatorDesc, function: Any, scratch: int) -> BoxFunction:
     inner = desc.inputs[0].layout.sizes[-1]
-    return BoxFunction(function, len(desc.inputs), names_of(desc), 2 * inner, scratch=scratch)
+    least = least_slice_work(desc.outputs[0].layout.sizes, inner)
+    return BoxFunction(function, len(desc.inputs), names_of(desc), 2 * inner, scratch=scratch, least_slice_work=least)
 
 
 @form_of_class(dml.MatrixMultiplyIntegerOperatorDesc)

@@ -317,7 +317,8 @@ def _cut_step(
     read = form.work(whole_box(layout.sizes), output)
     before = [(each.form, whole_box(each.outputs[0].layout.sizes)) for each in streams]
     weight = form.cut_weight * read + sum([other.cut_weight * other.work(box) for other, box in before])
-    slices = _cut(layout, slice_bytes, weight, output if number is None else number)
+    least = max(SLICE_WORK, form.least_slice_work)
+    slices = _cut(layout, slice_bytes, weight, least, output if number is None else number)
     work = scratch = 0
     if count := slices.count:
         first = slices.piece(0).box
@@ -336,14 +337,14 @@ def _joined(cuts: Sequence[Slices]) -> Slices | OutputSlices:
     return cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
 
 
-def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
-    """The slices of an output, made smaller where one would exceed SLICE_WORK."""
+def _cut(layout: Layout, slice_bytes: int, work: int, most: int, output: int) -> Slices:
+    """The slices of an output, made smaller where one would exceed the most work."""
     slices = cut(layout, slice_bytes, output)
     elements = math.prod(layout.sizes)
-    if work <= SLICE_WORK or not elements:
+    if work <= most or not elements:
         return slices
     # The last slice is as large as any.
     extents = [stop - start for start, stop in slices.piece(len(slices) - 1).box]
     span = (last_index(extents, layout.strides) + 1) * layout.data_type.item_size
-    held, wanted = math.prod(extents), SLICE_WORK * elements // work
+    held, wanted = math.prod(extents), most * elements // work
     return slices if held <= wanted else cut(layout, max(1, span * wanted // held), output)

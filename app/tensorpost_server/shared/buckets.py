@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from .shared_folder import allocate
+
 ROWS = 8192
 """Buckets that are not full at a time; a full one is the same as one that nobody has used."""
 
@@ -44,7 +46,7 @@ class SharedBuckets:
     def create(path: Path) -> None:
         """Make the file, in which every bucket is full."""
         with path.open("wb") as file:
-            file.truncate(ROWS * _ROW.size)
+            allocate(file.fileno(), ROWS * _ROW.size)
 
     def close(self) -> None:
         """Let go of the file."""

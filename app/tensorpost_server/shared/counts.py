@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from .shared_folder import allocate
+
 ROWS = 4096
 """Callers that are counted together at a time. Those beyond are counted by each process for itself."""
 
@@ -31,6 +33,10 @@ class Count(NamedTuple):
 
     first: int = 0
     second: int = 0
+
+
+_NOTHING = Count()
+_NO_LOCK: AbstractContextManager[None] = nullcontext()
 
 
 class ProcessCounts(Protocol):
@@ -73,7 +79,7 @@ class NoOthers:
 
     def others(self, key: str | None) -> Count:
         del key
-        return Count()
+        return _NOTHING
 
     def least(self) -> int:
         return NONE_READY
@@ -82,7 +88,7 @@ class NoOthers:
         del key, first, second
 
     def lock(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return _NO_LOCK
 
 
 class SharedCounts:
@@ -107,7 +113,7 @@ class SharedCounts:
     def create(path: Path, places: int) -> None:
         """Make the file, in which nothing is counted."""
         with path.open("wb") as file:
-            file.truncate(ROWS * _KEY_BYTES + (2 * places * ROWS + places + 1) * 8)
+            allocate(file.fileno(), ROWS * _KEY_BYTES + (2 * places * ROWS + places + 1) * 8)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from .buckets import SharedBuckets
 from .counts import NoOthers, ProcessCounts, SharedCounts
 from .shared_database import SharedDatabase
-from .shared_folder import shared_file, tensor_path
+from .shared_folder import graph_path, shared_file, tensor_path
 from .siblings import Siblings
 
 _COUNTS = ("requests", "connections", "grpc_connections")
@@ -61,7 +61,8 @@ class ProcessGroup:
         database = SharedDatabase(shared_file(folder, "database"))
         return cls(
             folder, place, processes, requests=requests, connections=connections, grpc_connections=grpc,
-            buckets=buckets, database=database, siblings=Siblings(folder, place), grpc_listener=grpc_listener,
+            buckets=buckets, database=database, siblings=Siblings(folder, place, places_of(processes)),
+            grpc_listener=grpc_listener,
         )  # fmt: skip
 
     @property
@@ -79,18 +80,34 @@ class ProcessGroup:
         for counts in (self.requests, self.connections, self.grpc_connections):
             if isinstance(counts, SharedCounts):
                 counts.clear(place)
+        moved = 0
+        try:
+            with self.database.change() as database:
+                database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
+                database.execute(
+                    "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
+                    "(SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number))",
+                    (place,),
+                )
+                (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
+                moved = int(held_bytes) - self.requests.held_bytes
+                self.requests.hold(moved)
+        except BaseException:
+            self.requests.hold(-moved)  # the tensors are still there
+            raise
+        self._remove_files(place)
+
+    def _remove_files(self, place: int) -> None:
+        """Remove files that nothing names: the rows of tensors and graphs come before, and go after, their files."""
         assert self.folder is not None
         with self.database.change() as database:
-            database.execute("DELETE FROM tensor_uses WHERE place = ?", (place,))
-            freed = database.execute(
-                "DELETE FROM tensors WHERE place = ? OR (name IS NULL AND reserved IS NULL AND NOT EXISTS "
-                "(SELECT 1 FROM tensor_uses WHERE tensor_uses.number = tensors.number)) RETURNING number",
-                (place,),
-            ).fetchall()
-            for (number,) in freed:
-                tensor_path(self.folder, number).unlink(missing_ok=True)
-            (held_bytes,) = database.execute("SELECT total(size) FROM tensors").fetchone()
-            self.requests.hold(int(held_bytes) - self.requests.held_bytes)
+            named = {tensor_path(self.folder, number) for (number,) in database.execute("SELECT number FROM tensors")}
+            for path in self.folder.glob(tensor_path(self.folder, 0).name[:-1] + "*"):
+                if path not in named:
+                    path.unlink(missing_ok=True)
+            for path in self.folder.glob(graph_path(self.folder, place, "*").name):  # it may have written one more
+                if database.execute("SELECT 1 FROM graphs WHERE file = ?", (path.name,)).fetchone() is None:
+                    path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let go of the files; what this process had counted stays until `clear`."""

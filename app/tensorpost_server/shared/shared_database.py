@@ -10,6 +10,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tensorpost.values.problems import InsufficientStorage, Unavailable
+
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+_FOLDER_TEXT = "/dev/shm on Linux; docker run --shm-size"  # noqa: S108 # words for a message
 _WAIT_SECONDS = 10.0
 """How long a process waits for another one's transaction, which takes some 100 microseconds."""
 
@@ -67,15 +71,33 @@ class SharedDatabase:
 
     @contextmanager
     def change(self) -> Generator[sqlite3.Connection]:
-        """A transaction that writes: the others wait, and all of it is done or nothing."""
+        """A transaction that writes: the others wait, and all of it is done or nothing.
+
+        Raises:
+            InsufficientStorage: the file system has no room for what is written.
+            Unavailable: another process has not ended its transaction for ten seconds.
+        """
         connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
         try:
-            yield connection
-        except BaseException:
-            connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:  # SQLite may have ended it
+                    connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF  # without what SQLite says beyond, such as SQLITE_IOERR_WRITE
+            if code in _NO_ROOM:
+                raise InsufficientStorage(
+                    "what the processes of this server share cannot be written; make room where it is "
+                    f"({_FOLDER_TEXT}): {error}"
+                ) from None
+            if code == sqlite3.SQLITE_BUSY:
+                raise Unavailable(
+                    f"another process of this server has not ended its change for {_WAIT_SECONDS:g} s; try again"
+                ) from None
             raise
-        connection.execute("COMMIT")
 
     @property
     def version(self) -> int:

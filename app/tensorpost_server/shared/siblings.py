@@ -12,10 +12,9 @@ from typing import Any
 
 from .shared_folder import socket_path
 
-ANSWER_SECONDS = 30.0
-"""How long another process may take for an answer; what it then does not know, it finds out later."""
+CHANGE_SECONDS, ANSWER_SECONDS = 30.0, 5.0
+"""How long another process may take to do what it is asked to, and for an answer that says something of it."""
 
-_MOST_QUESTION_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 
 Answers = Mapping[str, Callable[..., Awaitable[Any]]]
@@ -28,10 +27,11 @@ class Siblings:
     Args:
         folder: where the sockets are; None if there is one process.
         place: which of the processes this one is.
+        places: how many there may be.
     """
 
-    def __init__(self, folder: Path | None, place: int) -> None:
-        self._folder, self._place = folder, place
+    def __init__(self, folder: Path | None, place: int, places: int = 0) -> None:
+        self._folder, self._place, self._places = folder, place, places
         self._server: asyncio.Server | None = None
 
     async def open(self, answers: Answers) -> None:
@@ -43,12 +43,15 @@ class Siblings:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                question, *arguments = json.loads(await reader.read(_MOST_QUESTION_BYTES))
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    question, *arguments = json.loads(await reader.read())
                 writer.write(json.dumps(await answers[question](*arguments)).encode())
                 writer.write_eof()
                 await writer.drain()
             except OSError:
                 pass  # whoever asked has gone
+            except Exception:  # noqa: BLE001 # of any question; the process goes on, and the log says what it was
+                _log.exception("the question of another process was not answered")
             finally:
                 writer.close()
 
@@ -60,23 +63,27 @@ class Siblings:
             self._server.close()
             socket_path(self._folder, self._place).unlink(missing_ok=True)
 
-    async def ask(self, question: str, *arguments: Any) -> list[Any]:
+    async def ask(self, question: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[Any]:
         """Ask all others at once.
+
+        Args:
+            question: which one.
+            arguments: JSON values.
+            seconds: how long to wait for an answer.
 
         Returns:
             The answers, without those of processes that have ended or take too long.
         """
         if self._folder is None:
             return []
-        own = socket_path(self._folder, self._place)
-        others = [path for path in self._folder.glob("process-*.sock") if path != own]
-        answers = await asyncio.gather(*[self._ask(path, question, *arguments) for path in others])
+        others = [socket_path(self._folder, place) for place in range(self._places) if place != self._place]
+        answers = await asyncio.gather(*[self._ask(path, seconds, question, *arguments) for path in others])
         return [answer for answer in answers if answer is not None]
 
-    async def _ask(self, path: Path, question: str, *arguments: Any) -> Any:
+    async def _ask(self, path: Path, seconds: float, question: str, *arguments: Any) -> Any:
         with suppress(FileNotFoundError, ConnectionError):
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(seconds):
                     reader, writer = await asyncio.open_unix_connection(path)
                     try:
                         writer.write(json.dumps([question, *arguments]).encode())
@@ -85,5 +92,5 @@ class Siblings:
                     finally:
                         writer.close()
             except TimeoutError:
-                _log.warning("%s did not answer %r within %g s", path.stem, question, ANSWER_SECONDS)
+                _log.warning("%s did not answer %r within %g s", path.stem, question, seconds)
         return None

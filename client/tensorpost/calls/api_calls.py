@@ -63,7 +63,7 @@ from .shared_regions import RegionPool
 
 if TYPE_CHECKING:
     from ..bodies.answer_rows import OutputRows
-    from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue
+    from .graph_calls import GraphDocument, GraphInputs, GraphRequest, InputValue, ModelInputs
     from .model_calls import ModelSource
 
 _ACCEPT_JSON = (("accept", "application/json"),)
@@ -237,13 +237,20 @@ async def compute_graph(
 
 
 async def compute_model(
-    transport: Transport | ManyServers, model: ModelSource, inputs: GraphInputs | InputValue,
+    transport: Transport | ManyServers, model: ModelSource, inputs: ModelInputs | InputValue,
     outputs: Sequence[str] | None, out: Outputs, options: RequestOptions,
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Run an ONNX model and receive its outputs whole, by their names; see `Client.run_model`."""
     from .model_calls import ModelCall, model_request  # operators load when they are named
 
     call = model_request(model, inputs, outputs)
+    if isinstance(call, ModelCall) and call.lists:
+        from ..graphs.model_lists import with_lists  # few models have sequences
+
+        if out is not None or options.keep is not None:
+            raise InvalidParameter("out and keep are for outputs that are tensors; the model has sequences among them")
+        found = await compute_graph(transport, call.document, call.arrays, None, options)
+        return with_lists(found, call.lists, call.outputs)
     if isinstance(call, ModelCall):
         return await compute_graph(transport, call.document, call.arrays, out, options)
     query = urlencode({**call.query, **_query("/v1/onnx", options)})

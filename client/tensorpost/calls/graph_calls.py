@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
@@ -33,6 +33,8 @@ InputValue: TypeAlias = TensorLike | NDArray[Any] | bytes | str | os.PathLike[st
 """An array, or what NumPy can make one of; the path of a picture or of an npy file; or the bytes of a picture."""
 GraphInputs: TypeAlias = Mapping[str, InputValue]
 """The inputs of a graph by name."""
+ModelInputs: TypeAlias = Mapping[str, InputValue | Sequence[InputValue] | None]
+"""The inputs of a model by name: arrays, lists of them for sequences, and None for an optional value without one."""
 
 _MOST_QUERY_BYTES = (
     32 * 1024

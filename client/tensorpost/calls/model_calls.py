@@ -16,11 +16,12 @@ from ..bodies.npy import encode_npy_head
 from ..bodies.picture_inputs import DeclaredSizes, picture_tensor
 from ..graphs.model_graph import ModelStage, described, model_graph, model_stage
 from ..graphs.model_graph_reader import MOST_DECIDING
+from ..graphs.model_lists import NO_LISTS, ListedOutputs, model_of_tensors
 from ..onnx.model_reader import OnnxModel, read_model
 from ..values.datatypes import data_type
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter
-from .graph_calls import GraphInputs, InputValue, read_declared
+from .graph_calls import InputValue, ModelInputs, read_declared
 from .held_tensors import HeldTensor
 
 _PARAMETERS = ("backend", "device", "feature_level", "keep", "outputs", "replace", "rows")
@@ -45,10 +46,14 @@ class ModelCall(NamedTuple):
     Attributes:
         document: the model as a graph, for these inputs.
         arrays: what the document's inputs are.
+        outputs: names of the model's outputs that are wanted.
+        lists: the outputs that are sequences or optional values.
     """
 
     document: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
+    outputs: Sequence[str] = ()
+    lists: ListedOutputs = NO_LISTS
 
 
 class SentModel(NamedTuple):
@@ -59,12 +64,14 @@ class SentModel(NamedTuple):
         arrays: its inputs by name.
         outputs: the names of the outputs that come back.
         boundary: stands between the parts of the body, and by chance in none of them.
+        selects: whether the caller chose these outputs; else they are all.
     """
 
     content: bytes | bytearray | memoryview
     arrays: Mapping[str, NDArray[Any] | HeldTensor]
     outputs: Sequence[str]
     boundary: str
+    selects: bool
 
     @property
     def media_type(self) -> str:
@@ -76,10 +83,13 @@ class SentModel(NamedTuple):
         """The parameters of `POST /v1/onnx`: the outputs, and the inputs that the server holds.
 
         Raises:
-            InvalidParameter: a held input cannot be named there.
+            InvalidParameter: a held input or an output cannot be named there.
         """
+        if several := [name for name in self.outputs if self.selects and "," in name]:
+            message = f"the model's output {several[0]!r} has a comma in its name, which a request cannot carry; leave "
+            raise InvalidParameter(message + "outputs out, and all come back")
         held = {name: _reference(name, each) for name, each in self.arrays.items() if isinstance(each, HeldTensor)}
-        return {"outputs": ",".join(self.outputs), **held}
+        return {"outputs": ",".join(self.outputs), **held} if self.selects else held
 
     def parts(self) -> tuple[memoryview, ...]:
         """The body of `POST /v1/onnx`: the model, and each input that the server does not hold as an npy file."""
@@ -87,6 +97,9 @@ class SentModel(NamedTuple):
         for name, array in self.arrays.items():
             if isinstance(array, HeldTensor):
                 continue
+            if name == "model":
+                message = "the model's input 'model' has the name of the part of a request that the model is; rename it"
+                raise InvalidParameter(message)
             head = encode_npy_head(data_type(array.dtype), array.shape)
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
             views += [*self._part_head(name), memoryview(head), flat]
@@ -147,16 +160,16 @@ def load_model(model: ModelSource) -> OnnxModel:
     return _read(model, model_bytes(model))
 
 
-def _read(model: ModelSource, content: bytes | bytearray | memoryview) -> OnnxModel:
+def _read(model: ModelSource, content: bytes | bytearray | memoryview, *, lists: bool = False) -> OnnxModel:
     try:
-        return read_model(content)
+        return read_model(content, lists=lists)
     except InvalidDescriptor as error:
         if not isinstance(model, (str, os.PathLike)):
             raise
         raise type(error)(f"{os.fspath(model)}: {error.detail}", error.violations) from None
 
 
-def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None) -> ModelCall:
+def model_call(model: ModelSource, inputs: ModelInputs | InputValue, outputs: Sequence[str] | None) -> ModelCall:
     """What a call of a model sends as a graph; see `model_request`.
 
     Raises:
@@ -171,7 +184,7 @@ def model_call(model: ModelSource, inputs: GraphInputs | InputValue, outputs: Se
 
 
 def model_request(
-    model: ModelSource, inputs: GraphInputs | InputValue, outputs: Sequence[str] | None, read: OnnxModel | None = None
+    model: ModelSource, inputs: ModelInputs | InputValue, outputs: Sequence[str] | None, read: OnnxModel | None = None
 ) -> ModelCall | SentModel:  # fmt: skip
     """What a call of a model sends: a graph, or the model itself if its sizes depend on elements.
 
@@ -189,17 +202,24 @@ def model_request(
     content = None
     if read is None:
         content = model_bytes(model)
-        read = _read(model, content)
+        read = _read(model, content, lists=True)
+    read, given, has_lists = model_of_tensors(read, _by_name(read, inputs))
+    has_lists = has_lists or any(each.kind != "tensor" for each in read.outputs)
     sizes = {tensor.name: tensor.sizes for tensor in read.inputs}
-    arrays = {name: _array(name, value, sizes.get(name)) for name, value in _by_name(read, inputs).items()}
+    arrays = {name: _array(name, value, sizes.get(name)) for name, value in given.items()}
     if outputs is not None and (isinstance(outputs, str) or not outputs):
         raise InvalidParameter(f"outputs is {outputs!r}; it must be a list of names of the model's outputs")
     graph = model_stage(read, {name: _layout(name, array) for name, array in arrays.items()}, outputs, _small(arrays))
     if isinstance(graph, ModelStage):
+        if has_lists:
+            message = "sizes in the model depend on elements; then all of its inputs and outputs must be tensors, and "
+            raise InvalidParameter(message + "some are sequences or optional values")
         content = model_bytes(model) if content is None else content
-        return SentModel(content, arrays, outputs or [each.name for each in read.outputs], token_hex(16))
+        names = outputs or [each.name for each in read.outputs]
+        return SentModel(content, arrays, names, token_hex(16), outputs is not None)
     sent = {text: arrays[name] for name, text in graph.inputs.items()}
-    return ModelCall(graph.document, {**sent, **graph.weights})
+    wanted = outputs or [each.name for each in read.outputs]
+    return ModelCall(graph.document, {**sent, **graph.weights}, wanted, graph.lists)
 
 
 class _Elements(Mapping[str, NDArray[Any]]):
@@ -261,7 +281,7 @@ def declared_layouts(model: OnnxModel, sizes: Mapping[str, Sequence[int]]) -> di
     return found
 
 
-def _by_name(model: OnnxModel, inputs: GraphInputs | InputValue) -> Mapping[str, Any]:
+def _by_name(model: OnnxModel, inputs: ModelInputs | InputValue) -> Mapping[str, Any]:
     if isinstance(inputs, Mapping):
         return inputs
     if len(model.inputs) != 1:

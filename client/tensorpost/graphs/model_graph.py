@@ -15,7 +15,8 @@ from ..onnx.model_reader import ModelNode, ModelTensor, OnnxModel
 from ..onnx.report import did_you_mean
 from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, InvalidParameter
-from .model_graph_reader import ModelGraph, ModelGraphReader, ModelStage, StageResult, UnknownElements
+from .model_graph_reader import ModelGraphReader, UnknownElements
+from .model_stages import ModelGraph, ModelStage, StageResult
 
 __all__ = ["ModelGraph", "ModelStage", "StageResult", "model_graph", "model_stage", "needed_nodes"]
 

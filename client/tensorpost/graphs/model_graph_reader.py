@@ -10,7 +10,8 @@ import math
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from ..bodies.json_tensor import tensor_to_json
 from ..descriptors import NEWEST
 from ..onnx.bounded_node import BoundedNode
-from ..onnx.model_reader import ML_DOMAIN, ModelNode, ModelTensor, OnnxModel, inlined_nodes, refused
+from ..onnx.model_reader import (
+    ML_DOMAIN,
+    MOST_INLINED,
+    ModelNode,
+    ModelTensor,
+    OnnxModel,
+    inlined_nodes,
+    refused,
+    tensor_names,
+)
 from ..onnx.operator_schema import OnnxSchema
 from ..onnx.proto_node import canonical_node
 from ..onnx.result_bounds import BOUNDED, DEPENDS_ON_ELEMENTS, SIZES
@@ -29,11 +39,15 @@ from ..values.layout import Layout
 from ..values.problems import InvalidDescriptor, NoBackend, UnknownOperator, Violation
 from .graph_document import LONGEST_NAME
 from .graph_node import ReadableTensor, read_node
-from .model_nodes import BY_LAYOUT, called, constants_made, is_alias, node_members
+from .loop_iterations import UnknownIteration, iterations_of
+from .model_lists import ListedOutput
+from .model_nodes import BY_LAYOUT, Expansion, called, constants_made, is_alias, node_members
 from .model_sequences import ModelSequences, UnknownPosition
+from .model_stages import ModelGraph, ModelStage, StageResult
 from .proto_node_reader import is_proto_node, read_proto_node, taken_branch
+from .withdrawn_operators import is_withdrawn, later_nodes
 
-__all__ = ["ModelGraph", "ModelGraphReader", "ModelStage", "StageResult", "UnknownElements"]
+__all__ = ["ModelGraphReader", "UnknownElements"]
 
 MOST_BY_VALUE = 1024
 """Elements of a constant of whole numbers that stands in the document; larger ones are inputs."""
@@ -46,52 +60,6 @@ MOST_DECIDING = 64
 _MOST_INNER_NODES = 10_000  # as of a model
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_/:-]+")
-
-
-class ModelGraph(NamedTuple):
-    """A model as a graph.
-
-    Attributes:
-        document: the graph's document, for tensors of the sizes that it was made for.
-        inputs: the name in the document of each input that a node reads, by its name in the model.
-        weights: what other inputs of the document are: the model's large constants.
-    """
-
-    document: dict[str, Any]
-    inputs: Mapping[str, str]
-    weights: Mapping[str, NDArray[Any]]
-
-
-class StageResult(NamedTuple):
-    """A tensor that a stage makes for the rest of the model.
-
-    Attributes:
-        name: its name in the rest of the model.
-        output: the output of the stage's graph that it is, or of which it is the begin.
-        rank: how many sizes it has, if it is the result of a bounded node; else None.
-        sizes: the output with the sizes of the bounded node's results; empty if it is none.
-        first: where its sizes begin there.
-    """
-
-    name: str
-    output: str
-    rank: int | None = None
-    sizes: str = ""
-    first: int = 0
-
-
-class ModelStage(NamedTuple):
-    """What of a model is computed before the sizes of the rest are known.
-
-    Attributes:
-        graph: computes the results.
-        results: the tensors that the rest reads.
-        rest: the rest of the model, whose inputs are these, and inputs of the model.
-    """
-
-    graph: ModelGraph
-    results: Sequence[StageResult]
-    rest: OnnxModel
 
 
 class UnknownElements(Exception):
@@ -133,6 +101,7 @@ class ModelGraphReader:
         self._values: dict[str, NDArray[Any]] = {
             name: array for name, array in model.initializers.items() if name not in sent
         } | {**values}
+        self._written = 0  # nodes in the place of others
         self._last = 0  # the place of the node that was read last
         self._texts: dict[str, str] = {}  # what the document calls a tensor, by its name in the model
         self._tensors: dict[str, ReadableTensor] = {}  # by that text
@@ -140,7 +109,9 @@ class ModelGraphReader:
         self._inputs: dict[str, str] = {}  # in use, by name in the model
         self._nodes: list[dict[str, Any]] = []
         self._sent = sent
-        self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()))
+        self._may_be_lists = {each.name for each in model.outputs if each.kind != "tensor"}
+        self._model, self._scopes = model, 0
+        self._sequences = ModelSequences(self._values, lambda name, node: self._layout(name, node, ()), self._scope_of)
 
     def add(self, place: int, node: ModelNode) -> None:
         """Read a node: as a constant, as another name of its input, as the branch it takes, or as one of the graph."""
@@ -160,6 +131,10 @@ class ModelGraphReader:
         if self._sequences.takes(node):
             self._add_expanded(node, path)
             return
+        if is_withdrawn(node) and any(node.inputs[:1]) and node.outputs:
+            self._added.pop()  # what is read in its place comes instead
+            self._add_in_place(later_nodes(node, self._layout(node.inputs[0], node, path), path), path)
+            return
         layouts = list[Layout | None]()
         if node.op_type in BY_LAYOUT:
             layouts = [self._layout(name, node, path) if name else None for name in node.inputs]
@@ -174,8 +149,8 @@ class ModelGraphReader:
                 self._texts[target] = self._text(source, node, path)
         elif node.op_type == "If" and (branch := self._branch_of(node)) is not None:
             self._added.pop()  # what is read in its place comes instead
-            prefix = self._free_name(node.op_type)
-            inner, constants = inlined_nodes(node.subgraphs[branch], node.outputs, node.captures, prefix)
+            scope = self._scope_of(node.name or node.op_type)
+            inner, constants = inlined_nodes(node.subgraphs[branch], node.outputs, node.captures, scope)
             self._values |= constants
             self._read |= {name for each in inner for name in each.reads}
             for each in inner:
@@ -186,10 +161,27 @@ class ModelGraphReader:
         else:
             try:
                 self._add_node(node, path)
-            except InvalidDescriptor as error:
+            except (InvalidDescriptor, UnknownOperator, NoBackend) as error:
+                if isinstance(error, InvalidDescriptor) and self._add_iterations(node, path, error):
+                    return
                 if not self._in_stages or not self._is_later(node, error):
                     raise
                 self._wait(node)
+
+    @cached_property
+    def _prefix(self) -> str:
+        """Begins no name of the model: of no tensor of it, nor of one that was made by an earlier part."""
+        model, prefix = self._model, "expanded/"
+        outside = [*self._sent, *model.initializers, *[each.name for each in (*model.inputs, *model.outputs)]]
+        taken = {name[: name.find("/") + 1] for name in (*outside, *tensor_names(model.nodes))}
+        while prefix in taken:
+            prefix = f"_{prefix}"
+        return prefix
+
+    def _scope_of(self, name: str) -> str:
+        """Begins the names of tensors that are made in the place of what has this name; each time another one."""
+        self._scopes += 1
+        return f"{self._prefix}{self._scopes}/{name[:60]}"
 
     def _wait(self, node: ModelNode) -> None:
         self.waits.append(node)
@@ -211,10 +203,38 @@ class ModelGraphReader:
             return
         if not any(self._sequences.has(name) for name in node.outputs):
             self._added.pop()  # what is read in its place comes instead
+        self._add_in_place(found, path)
+
+    def _add_in_place(self, found: Expansion, path: tuple[str | int, ...]) -> None:
+        """Read what stands in the place of a node."""
+        self._written += len(found.nodes)
+        if self._written > MOST_INLINED:
+            message = f"the model has more than {MOST_INLINED:,} nodes once its loops are written out"
+            raise refused(path, message, self._written, f"at most {MOST_INLINED:,}")
         self._values |= found.constants
         self._read |= {name for each in found.nodes for name in (*each.reads, *each.outputs)}
         for each in found.nodes:
             self._add(each, path)
+
+    def _add_iterations(self, node: ModelNode, path: tuple[str | int, ...], error: InvalidDescriptor) -> bool:
+        """Read the iterations of a Loop one after another, if it is known how many there are; whether it is.
+
+        Args:
+            node: the node, which was added last.
+            path: where it is in the model.
+            error: why it is not read as a node; raised again if one of its iterations is not read.
+        """
+        iterations = iterations_of(node, self._values)
+        if iterations is None:
+            return False
+        self._added.pop()  # what is read in its place comes instead
+        try:
+            while (found := iterations.next_one(self._values)) is not None:
+                self._add_in_place(found, path)
+            self._add_in_place(iterations.results(), path)
+        except (InvalidDescriptor, UnknownOperator, UnknownIteration):
+            raise error from None
+        return True
 
     def _branch_of(self, node: ModelNode) -> str | None:
         """The branch of an If that is taken; None if that is not known.
@@ -258,7 +278,7 @@ class ModelGraphReader:
             found = canonical_node(node, self._opsets, outputs, self._values, MOST_FLOATS_BY_VALUE)
             texts = [self._text(each, node, path) for each in found.reads]
             for place, array in enumerate(found.weights):
-                self._values[weight := f"{name}/weight_{place}"] = array
+                self._values[weight := self._scope_of(f"{name}/weight_{place}")] = array
                 texts.append(self._text(weight, node, path))
             members: dict[str, Any] = {"name": name, "op_type": node.op_type, "opset": node.opset}
             members |= {"inputs": texts, "proto": base64.b64encode(found.model).decode()}
@@ -294,13 +314,15 @@ class ModelGraphReader:
             self._texts[output] = text
             self._tensors[text] = ReadableTensor(GraphInput(0), slot.layout)
 
-    def _is_later(self, node: ModelNode, error: InvalidDescriptor) -> bool:
+    def _is_later(self, node: ModelNode, error: InvalidDescriptor | UnknownOperator | NoBackend) -> bool:
         """Whether a node can be read once what is before it was computed.
 
         Raises:
             UnknownElements: it can be read with elements of inputs that are there.
         """
-        if not any(each.code == DEPENDS_ON_ELEMENTS for each in error.violations):
+        violations = error.violations if isinstance(error, InvalidDescriptor) else ()
+        is_choice = node.op_type == "If" and not node.domain  # of which only the branch that is taken must be right
+        if not is_choice and not any(each.code == DEPENDS_ON_ELEMENTS for each in violations):
             return False
         deciding = [name for name in self._deciding(node) if name and name not in self._values]
         self._require_knowable(deciding)
@@ -434,14 +456,34 @@ class ModelGraphReader:
         """The graph with these outputs."""
         node = ModelNode("", "Identity", "", 13, (), (), {})
         named: dict[str, str] = {}
-        for place, name in enumerate(outputs):
+        tensors, lists = self._listed_outputs(outputs)
+        for place, name in enumerate(tensors):
             text = self._text(name, node, ("graph", "output", place))
             if text in self._constants or text in self._inputs.values():
                 copied = self._free_name(f"{name}_copied")
                 self._nodes.append({"name": copied, "op_type": "Identity", "opset": 13, "inputs": [text]})
                 text = copied
             named[name[:LONGEST_NAME]] = text
-        return self._graph_of(named)
+        return self._graph_of(named)._replace(lists=lists)
+
+    def _listed_outputs(self, outputs: Sequence[str]) -> tuple[list[str], dict[str, ListedOutput]]:
+        """The tensors of outputs, and the outputs that are sequences or optional values."""
+        tensors, lists = list[str](), dict[str, ListedOutput]()
+        for place, name in enumerate(outputs):
+            if name not in self._may_be_lists or not self._sequences.has(name):
+                tensors.append(name)
+                continue
+            listed = self._sequences.listed(name)
+            names = [f"{name}/{at}" for at in range(len(listed))] if isinstance(listed, list) else [f"{name}/value"]
+            for source, target in zip(listed if isinstance(listed, list) else [listed], names, strict=True):
+                if source is not None:
+                    self._add(ModelNode("", "Identity", "", 13, (source,), (target,), {}), ("graph", "output", place))
+                    tensors.append(target)
+            lists[name] = names if isinstance(listed, list) else names[0] if listed is not None else None
+        if not tensors:
+            message = "the outputs have no tensors: sequences without elements, optional values without a value"
+            raise refused(("graph", "output"), message, None, "an output with tensors")
+        return tensors, lists
 
     def _graph_of(self, named: Mapping[str, str]) -> ModelGraph:
         """The graph with these outputs, each the name of a node's output."""

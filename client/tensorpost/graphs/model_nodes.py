@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,19 @@ from ..values.datatypes import data_type
 from ..values.layout import Layout
 from .constant_folding import folded, shape_of
 
-__all__ = ["BY_LAYOUT", "called", "constants_made", "is_alias", "node_members", "runtime_operator"]
+__all__ = ["BY_LAYOUT", "Expansion", "called", "constants_made", "is_alias", "node_members", "runtime_operator"]
+
+
+class Expansion(NamedTuple):
+    """What stands in the place of a node.
+
+    Attributes:
+        nodes: nodes that graphs have.
+        constants: tensors whose elements are known, by name.
+    """
+
+    nodes: Sequence[ModelNode] = ()
+    constants: Mapping[str, NDArray[Any]] = {}
 
 
 BY_LAYOUT = frozenset({"CastLike", "Shape", "Size"})

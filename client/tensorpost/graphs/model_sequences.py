@@ -10,29 +10,63 @@ OptionalHasElement-18.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..onnx.model_reader import MOST_INLINED, ModelNode, inlined_nodes, refused
+from ..onnx.model_reader import MOST_INLINED, ModelNode, ModelSubgraph, inlined_nodes, refused
 from ..onnx.node_reading import MOST_ENTRIES
 from ..values.layout import Layout
 from ..values.problems import counted
-from .model_nodes import called
+from .model_nodes import Expansion, called
 
-__all__ = ["Expansion", "ModelSequences", "UnknownPosition"]
+__all__ = ["ModelSequences", "UnknownPosition"]
 
 MOST_ELEMENTS = 1024
 """Tensors of a sequence; a node has no more outputs."""
-OPERATORS = frozenset({
-    "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct",
-    "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
-})  # fmt: skip
-"""ONNX's operators of sequences and optional values."""
+MOST_NAME_BYTES = 1 << 24
+"""Memory of the names in the copies of SequenceMap's body, whose nodes may have many inputs and long names."""
+_BYTES_OF_NAME = 100  # beside its letters, with the begin that it gets
 _OPSET = 13  # of the nodes that are written here
+
+
+class _Signature(NamedTuple):
+    """What an operator takes.
+
+    Attributes:
+        least: inputs that must be there.
+        most: inputs that there may be; None for any number, of which none is left out.
+        attributes: the type of each attribute.
+        required: an attribute that must be given.
+    """
+
+    least: int
+    most: int | None
+    attributes: Mapping[str, str] = {}
+    required: str = ""
+
+
+OPERATORS: Mapping[str, _Signature] = {
+    "ConcatFromSequence": _Signature(1, 1, {"axis": "INT", "new_axis": "INT"}, "axis"),
+    "Optional": _Signature(0, 1, {"type": "TYPE_PROTO"}),
+    "OptionalGetElement": _Signature(1, 1),
+    "OptionalHasElement": _Signature(0, 1),
+    "SequenceAt": _Signature(2, 2),
+    "SequenceConstruct": _Signature(1, None),
+    "SequenceEmpty": _Signature(0, 0, {"dtype": "INT"}),
+    "SequenceErase": _Signature(1, 2),
+    "SequenceInsert": _Signature(2, 3),
+    "SequenceLength": _Signature(1, 1),
+    "SequenceMap": _Signature(1, None, {"body": "GRAPH"}, "body"),
+    "SplitToSequence": _Signature(1, 2, {"axis": "INT", "keepdims": "INT"}),
+}
+"""ONNX's operators of sequences and optional values."""
+_IDENTITY = _Signature(1, 1)
 
 
 class UnknownPosition(Exception):
@@ -47,30 +81,20 @@ class UnknownPosition(Exception):
         self.name = name
 
 
-class Expansion(NamedTuple):
-    """What stands in the place of a node that works on sequences.
-
-    Attributes:
-        nodes: nodes of tensors.
-        constants: tensors whose elements are known, by name.
-    """
-
-    nodes: Sequence[ModelNode] = ()
-    constants: Mapping[str, NDArray[Any]] = {}
-
-
 class ModelSequences:
     """The sequences and the optional values of a model.
 
     Args:
         values: the tensors whose elements are known, by name; it grows while the model is read.
         layout_of: type and sizes of a tensor that a node reads.
+        scope_of: begins the names of tensors that are made in the place of one, such as no other tensor has.
     """
 
     def __init__(
-        self, values: Mapping[str, NDArray[Any]], layout_of: Callable[[str, ModelNode], Layout]
+        self, values: Mapping[str, NDArray[Any]], layout_of: Callable[[str, ModelNode], Layout],
+        scope_of: Callable[[str], str],
     ) -> None:  # fmt: skip
-        self._values, self._layout_of = values, layout_of
+        self._values, self._layout_of, self._scope_of = values, layout_of, scope_of
         self._sequences: dict[str, list[str]] = {}
         self._optionals: dict[str, str] = {}  # what is in it; empty if nothing is
         self._written = 0  # nodes in the place of others
@@ -78,12 +102,17 @@ class ModelSequences:
     def takes(self, node: ModelNode) -> bool:
         """Whether a node makes or reads a sequence or an optional value."""
         return not node.domain and (
-            node.op_type in OPERATORS or (node.op_type == "Identity" and self.has(node.inputs[0]))
+            node.op_type in OPERATORS or (node.op_type == "Identity" and any(map(self.has, node.inputs[:1])))
         )
 
     def has(self, name: str) -> bool:
         """Whether a name is that of a sequence or an optional value."""
         return name in self._sequences or name in self._optionals
+
+    def listed(self, name: str) -> list[str] | str | None:
+        """The tensors of a sequence, or the tensor that an optional value is; None if nothing is in it."""
+        name = self._optionals.get(name, name)
+        return self._sequences.get(name, name) or (None if not name else [])
 
     def expand(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
         """What a node is without sequences.
@@ -111,6 +140,7 @@ class ModelSequences:
             "SequenceMap": self._map,
             "SplitToSequence": self._split,
         }
+        _check(node, path)
         found = rules[node.op_type](node, path)
         self._count(len(found.nodes), path)
         return found
@@ -167,29 +197,36 @@ class ModelSequences:
         axis %= len(sizes)
         length, by = sizes[axis], self._known(node, 1)
         if by is None or not by.ndim:
-            step = 1 if by is None else int(by)
-            parts = [min(step, length - at) for at in range(0, length, step)] if step > 0 else []
+            step = 1 if by is None else _number(node, 1, by, path)
+            if step < 1:
+                message = f"the node {called(node)} splits {length} elements into parts of {step}"
+                raise refused(path, message, step, "parts of 1 or more")
+            self._check_length(node, path, -(-length // step))
+            parts = [min(step, length - at) for at in range(0, length, step)]
         else:
+            _check_numbers(node, 1, by, by.ndim == 1, path)
+            self._check_length(node, path, by.size)
             parts = [int(each) for each in by]
         if sum(parts) != length or any(part < 0 for part in parts):
             message = f"the node {called(node)} splits {length} elements into {parts[:16]}"
             raise refused(path, message, parts[:16], f"parts of {length} together")
-        names = [f"{out}/{place}" for place in range(len(parts))]
+        scope = self._scope_of(out)
+        names = [f"{scope}/{place}" for place in range(len(parts))]
         self._make(node, path, names)
         if not parts:
             return Expansion()
         squeezes = by is None and node.attributes.get("keepdims", 1) == 0
         made = [f"{name}/kept" for name in names] if squeezes else names
-        nodes = [_node("Split", (source, f"{out}/sizes"), made, axis=axis)]
-        constants = {f"{out}/sizes": np.array(parts, np.int64), f"{out}/axis": np.array([axis], np.int64)}
+        nodes = [_node("Split", (source, f"{scope}/sizes"), made, axis=axis)]
+        constants = {f"{scope}/sizes": np.array(parts, np.int64), f"{scope}/axis": np.array([axis], np.int64)}
         if len(parts) > MOST_ENTRIES:  # more than Split takes by value
             ends = [*accumulate(parts)]
             starts = {f"{name}/start": end - part for name, end, part in zip(made, ends, parts, strict=True)}
             bounds = starts | {f"{name}/end": end for name, end in zip(made, ends, strict=True)}
             constants |= {name: np.array([place], np.int64) for name, place in bounds.items()}
-            nodes = [_node("Slice", (source, f"{name}/start", f"{name}/end", f"{out}/axis"), [name]) for name in made]
+            nodes = [_node("Slice", (source, f"{name}/start", f"{name}/end", f"{scope}/axis"), [name]) for name in made]
         if squeezes:
-            nodes += [_node("Squeeze", (kept, f"{out}/axis"), [name]) for kept, name in zip(made, names, strict=True)]
+            nodes += [_node("Squeeze", (kept, f"{scope}/axis"), [name]) for kept, name in zip(made, names, strict=True)]
         return Expansion(nodes, constants)
 
     def _concat(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
@@ -199,10 +236,11 @@ class ModelSequences:
             raise refused(path, f"the node {called(node)} joins a sequence of no tensors", None, "at least one tensor")
         if not node.attributes.get("new_axis", 0):
             return Expansion([_node("Concat", tuple(found), [out], axis=axis)])
-        names = [f"{out}/{place}" for place in range(len(found))]
-        nodes = [_node("Unsqueeze", (source, f"{out}/axis"), [name]) for source, name in zip(found, names, strict=True)]
+        scope = self._scope_of(out)
+        names, by = [f"{scope}/{place}" for place in range(len(found))], f"{scope}/axis"
+        nodes = [_node("Unsqueeze", (source, by), [name]) for source, name in zip(found, names, strict=True)]
         nodes.append(_node("Concat", tuple(names), [out], axis=axis))
-        return Expansion(nodes, {f"{out}/axis": np.array([axis], np.int64)})
+        return Expansion(nodes, {by: np.array([axis], np.int64)})
 
     def _map(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
         body = node.subgraphs.get("body")
@@ -210,22 +248,30 @@ class ModelSequences:
             expected = f"a graph of {counted(len(node.inputs), 'input')} and {counted(len(node.outputs), 'output')}"
             raise refused(path, f"the body of {called(node)} must be {expected}", None, expected)
         count = len(self._sequence(node, 0, path))
-        lists = [self._sequences.get(name, [name] * count) for name in node.inputs]
         if count * body.node_count > MOST_INLINED:
             self._count(count * body.node_count, path)
+        names = [name for each in body.nodes for name in (*each.reads, *each.outputs)]
+        size = count * sum([len(name) + _BYTES_OF_NAME for name in (*names, *node.inputs, *node.outputs)])
+        if size > MOST_NAME_BYTES:
+            message = f"the names of the tensors in {count} copies of the body of {called(node)} take {size:,} bytes"
+            raise refused(path, message, size, f"at most {MOST_NAME_BYTES} bytes: fewer tensors, or shorter names")
+        lists = [self._sequences.get(name, [name] * count) for name in node.inputs]
         if any(len(each) != count for each in lists):
             lengths = ", ".join([str(len(each)) for each in lists])
             message = f"the node {called(node)} reads sequences of {lengths} tensors"
             raise refused(path, message, None, "sequences of one length")
-        nodes, constants = list[ModelNode](), dict[str, NDArray[Any]]()
+        scope = self._scope_of(node.op_type)
+        constants = {f"{scope}/{name}": array for name, array in body.initializers.items()}
+        outside = {**node.captures} | dict(zip(body.initializers, constants, strict=True))
+        body, nodes = replace(body, initializers={}), list[ModelNode]()
+        made = {name: self._scope_of(name) for name in node.outputs if name}
         for place in range(count):
             given = {each.name: names[place] for each, names in zip(body.inputs, lists, strict=True)}
-            outputs = [name and f"{name}/{place}" for name in node.outputs]
-            prefix = f"{node.outputs[0]}/{place}"
-            inner, values = inlined_nodes(body, outputs, {**node.captures, **given}, prefix)
-            nodes, constants = [*nodes, *inner], {**constants, **values}
-        for name in filter(None, node.outputs):
-            self._sequences[name] = [f"{name}/{place}" for place in range(count)]
+            outputs = [name and f"{made[name]}/{place}" for name in node.outputs]
+            inner, _ = inlined_nodes(body, outputs, ChainMap(given, outside), self._scope_of(node.op_type))
+            nodes += inner
+        for name, begin in made.items():
+            self._sequences[name] = [f"{begin}/{place}" for place in range(count)]
         return Expansion(nodes, constants)
 
     def _optional(self, node: ModelNode, path: Sequence[str | int]) -> Expansion:
@@ -258,10 +304,13 @@ class ModelSequences:
         return Expansion()
 
     def _make(self, node: ModelNode, path: Sequence[str | int], names: list[str]) -> None:
-        if len(names) > MOST_ELEMENTS:
-            message = f"the node {called(node)} makes a sequence of {len(names):,} tensors"
-            raise refused(path, message, len(names), f"at most {MOST_ELEMENTS} tensors")
+        self._check_length(node, path, len(names))
         self._sequences[node.outputs[0]] = names
+
+    def _check_length(self, node: ModelNode, path: Sequence[str | int], count: int) -> None:
+        if count > MOST_ELEMENTS:
+            message = f"the node {called(node)} makes a sequence of {count:,} tensors"
+            raise refused(path, message, count, f"at most {MOST_ELEMENTS} tensors")
 
     def _sequence(self, node: ModelNode, place: int, path: Sequence[str | int]) -> list[str]:
         name = node.inputs[place] if place < len(node.inputs) else ""
@@ -285,17 +334,59 @@ class ModelSequences:
     ) -> int:  # fmt: skip
         """A place in a sequence, counted from the front."""
         known = self._known(node, place)
-        at = default if known is None or not known.size else int(known.reshape(-1)[0])
+        at = default if known is None else _number(node, place, known, path)
         if at is None or not -count <= at < count:
             message = f"the node {called(node)} has the position {at} in a sequence of {counted(count, 'place')}"
             raise refused(path, message, at, f"{-count} to {count - 1}")
         return at % count
 
 
+def _check(node: ModelNode, path: Sequence[str | int]) -> None:
+    """Refuse a node with other inputs, outputs or attributes than its operator has."""
+    signature = OPERATORS.get(node.op_type, _IDENTITY)
+    least, most = signature.least, signature.most
+    needed = node.inputs[:least] if most is not None else node.inputs
+    if len(node.inputs) < least or (most is not None and len(node.inputs) > most) or not all(needed):
+        expected = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
+        message = f"the node {called(node)} has the inputs {[*node.inputs[:8]]}; {node.op_type} takes {expected}"
+        raise refused((*path, "input"), message, len(node.inputs), f"{expected} inputs")
+    if not any(node.outputs) or (len(node.outputs) > 1 and node.op_type != "SequenceMap"):
+        message = f"the node {called(node)} has {counted(len(node.outputs), 'output')}"
+        raise refused((*path, "output"), message, len(node.outputs), "one output, with a name")
+    types: Mapping[str, type] = {"INT": int, "GRAPH": ModelSubgraph}
+    for name, value in node.attributes.items():
+        kind = signature.attributes.get(name)
+        if kind is None:
+            known = ", ".join(signature.attributes) or "none"
+            message = f"the node {called(node)} has the attribute {name[:60]!r}; {node.op_type} has {known}"
+            raise refused((*path, "attribute", name), message, name, known)
+        if not isinstance(value, types.get(kind, object)):
+            message = f"the attribute {name} of the node {called(node)} is of another type than {kind}"
+            raise refused((*path, "attribute", name), message, None, f"an attribute of the type {kind}")
+    if signature.required and signature.required not in node.attributes:
+        message = f"the node {called(node)} needs the attribute {signature.required}"
+        raise refused((*path, "attribute", signature.required), message, None, signature.required)
+
+
+def _check_numbers(
+    node: ModelNode, place: int, found: NDArray[Any], fits: bool, path: Sequence[str | int]
+) -> None:  # fmt: skip
+    """Refuse an input of another type or rank than whole numbers that its operator reads."""
+    if found.dtype.name not in ("int32", "int64") or not fits:
+        message = f"{node.inputs[place][:60]!r}, the input {place} of the node {called(node)}, is {found.dtype.name} "
+        expected = "one number" + (", or a line of numbers" if node.op_type == "SplitToSequence" else "")
+        message += f"of shape {[*found.shape]}; it must be int32 or int64, {expected}"
+        raise refused((*path, "input"), message, [*found.shape], f"int32 or int64, {expected}")
+
+
+def _number(node: ModelNode, place: int, found: NDArray[Any], path: Sequence[str | int]) -> int:
+    _check_numbers(node, place, found, found.size == 1, path)
+    return int(found.reshape(())[()])
+
+
 def _whole(node: ModelNode, name: str) -> int:
     """An attribute of one whole number; 0 if it is left out."""
-    found: Any = node.attributes.get(name, 0)
-    return found if isinstance(found, int) else 0
+    return node.attributes.get(name, 0)
 
 
 def _node(op_type: str, inputs: tuple[str, ...], outputs: Sequence[str], **attributes: Any) -> ModelNode:

@@ -4,7 +4,7 @@ What such a node makes follows from its subgraphs, which are read node by node f
 change from one iteration of a Loop to the next, or differ between the branches of If, is refused: its sizes depend on
 elements. So does a number of iterations that is not known, where results are stacked.
 
-Source: ONNX, If-21, Loop-21, Scan-21; the pages of ai.onnx.ml.
+Source: ONNX, If-21, Loop-21, Scan-8, Scan-21; the pages of ai.onnx.ml.
 """
 
 from __future__ import annotations
@@ -148,8 +148,6 @@ class _SubgraphReader:
             except InvalidDescriptor as error:
                 first = error.violations[0]
                 message, expected = f"in {self._which} of {called(self._owner)}: {first.message}", first.expected or ""
-                if self._owner.op_type == "If" and first.code == DEPENDS_ON_ELEMENTS:  # its branch may be known later
-                    raise _depends(message, expected) from None
                 raise refused(("proto",), message, None, expected) from None
             except UnknownOperator as error:
                 message = f"in {self._which} of {called(self._owner)}: the node {called(node)}: {error.detail}"
@@ -196,10 +194,7 @@ class _SubgraphReader:
             try:
                 operation, _ = read_node(members, {name: self._tensors[name] for name in texts if name}, NEWEST)
             except InvalidDescriptor as error:
-                first = error.violations[0]
-                message = f"the node {called(node)}: {first.message}"
-                if first.code == DEPENDS_ON_ELEMENTS:
-                    raise _depends(message, "") from None
+                message = f"the node {called(node)}: {error.violations[0].message}"
                 raise refused(("proto",), message, None, "") from None
             assert isinstance(operation, OnnxNode)
             self.operations.append(operation)
@@ -311,27 +306,30 @@ def _check_carried(
         if one != other:
             message = f"{name!r} is {_words(one)} before an iteration of {called(node)} and {_words(other)} after it, "
             message += "so its sizes depend on the number of iterations; they must be known before anything is computed"
+            if node.op_type == "Loop":  # its number of iterations may be known later
+                raise _depends(message, _words(one))
             raise refused(("proto",), message, list(other.shape), _words(one))
 
 
 def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResults:
+    """The states as they are given, and the scanned results; in Scan-8, all with an axis of batches before."""
     body, count = _branch(node, "body"), node.attributes.get("num_scan_inputs")
-    if node.opset < 9:
-        message = f"{called(node)} is Scan-8, whose tensors have a batch axis; it is not computed"
-        raise refused(("proto",), message, node.opset, "Scan of opset 9 or later")
-    states = len(node.inputs) - count if isinstance(count, int) else -1
-    if states < 0 or len(body.inputs) != len(node.inputs) or len(body.outputs) < states or not count:
+    inputs = node.inputs[1:] if node.opset < 9 else node.inputs  # Scan-8 has the lengths before them
+    states = len(inputs) - count if isinstance(count, int) else -1
+    if states < 0 or len(body.inputs) != len(inputs) or len(body.outputs) < states or not count:
         message = f"the body of {called(node)} has {len(body.inputs)} inputs and {len(body.outputs)} outputs for "
-        message += f"{len(node.inputs)} inputs, of which num_scan_inputs = {count} are scanned"
+        message += f"{len(inputs)} inputs, of which num_scan_inputs = {count} are scanned"
         raise refused(("proto",), message, count, "as many inputs as the node, of which some are scanned")
-    _need_inputs(node, node.inputs)
-    before = [tensors[name] for name in node.inputs[:states]]
+    _need_inputs(node, inputs)
+    read = [_described(tensors[name]) for name in inputs]
+    batch = _batch(node, read) if node.opset < 9 else ()
+    read = [OnnxTensor(each.data_type, each.shape[len(batch) :]) for each in read]
+    before = read[:states]
     given = {
-        each.name: ReadableTensor(GraphInput(0), start.layout) for each, start in zip(body.inputs, before, strict=False)
+        each.name: _variable(start.data_type, start.shape) for each, start in zip(body.inputs, before, strict=False)
     }
     axes, length = _numbers(node, "scan_input_axes"), -1
-    for place, (each, name) in enumerate(zip(body.inputs[states:], node.inputs[states:], strict=True)):
-        tensor = _described(tensors[name])
+    for place, (each, tensor) in enumerate(zip(body.inputs[states:], read[states:], strict=True)):
         axis = _axis(node, axes, place, len(tensor.shape))
         if length not in (-1, tensor.shape[axis]):
             message = f"{called(node)} scans axes of the sizes {length} and {tensor.shape[axis]}"
@@ -340,12 +338,23 @@ def _scan(node: ModelNode, tensors: Mapping[str, ReadableTensor]) -> _ProtoResul
         given[each.name] = _variable(tensor.data_type, [*tensor.shape[:axis], *tensor.shape[axis + 1 :]])
     reader = _SubgraphReader(node, "the body", {**tensors, **given})
     after = [*map(_described, reader.read(body))]
-    _check_carried(node, [*map(_described, before)], after, [each.name for each in body.inputs])
-    results, axes = [*map(_described, before)], _numbers(node, "scan_output_axes")
+    _check_carried(node, before, after, [each.name for each in body.inputs])
+    results, axes = [*before], _numbers(node, "scan_output_axes")
     for place, tensor in enumerate(after[states:]):
         axis = _axis(node, axes, place, len(tensor.shape) + 1)
         results.append(OnnxTensor(tensor.data_type, [*tensor.shape[:axis], length, *tensor.shape[axis:]]))
-    return _ProtoResults(results, reader.operations, length)
+    results = [OnnxTensor(each.data_type, (*batch, *each.shape)) for each in results]
+    return _ProtoResults(results, reader.operations, length * math.prod(batch))
+
+
+def _batch(node: ModelNode, tensors: Sequence[OnnxTensor]) -> tuple[int]:
+    """The first size of every input of Scan-8."""
+    sizes = [each.shape[:1] for each in tensors]
+    if len({*sizes}) != 1 or not sizes[0]:
+        message = f"{called(node)} is Scan-8, whose inputs have the batch as their first axis; they have the shapes "
+        message += ", ".join([str([*each.shape]) for each in tensors[:8]])
+        raise refused(("proto",), message, None, "inputs whose first sizes are equal")
+    return (sizes[0][0],)
 
 
 def _numbers(node: ModelNode, name: str) -> Sequence[int]:

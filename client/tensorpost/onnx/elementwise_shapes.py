@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ def _broadcast(context: InferenceContext) -> InferredOutputs:
     legacy = context.schema.attribute("broadcast") is not None
     if legacy and context.attributes.get("broadcast"):
         left, right = shapes
+        if len(right) <= len(left) and math.prod(right) == 1:  # one element goes with all, wherever `axis` begins
+            return _aligned(context, [left, ()])
         start = context.axis("axis", len(left), len(left) - len(right), end=True) if len(right) <= len(left) else -1
         if start < 0 or left[start : start + len(right)] != right:
             message = f"B's shape {list(right)} does not match A's shape {list(left)} from axis {start} on"

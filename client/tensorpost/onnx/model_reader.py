@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from .protobuf import Field, broken, doubles_of, fields, floats_of, varints_of
 
 __all__ = [
     "MODEL_MEDIA_TYPE", "ModelNode", "ModelSubgraph", "ModelTensor", "OnnxModel", "inlined_nodes", "read_model",
+    "tensor_names",
 ]  # fmt: skip
 
 SOURCE = "onnx.proto"
@@ -51,11 +52,13 @@ class ModelTensor:
         name: its name in the model.
         data_type: its element type; None if the model does not say.
         sizes: numbers, names, and None where nothing is said; None if not even the rank is.
+        kind: `tensor`, or `sequence` or `optional`, whose tensors have the element type.
     """
 
     name: str
     data_type: DataType | None = None
     sizes: tuple[int | str | None, ...] | None = None
+    kind: str = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,12 @@ class ModelSubgraph:
         """Its nodes, with those of subgraphs within it."""
         return sum([1 + sum([each.node_count for each in node.subgraphs.values()]) for node in self.nodes])
 
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of its tensors, and of those of subgraphs within it, some more than once."""
+        yield from (*[each.name for each in self.inputs], *self.initializers, *self.outputs)
+        yield from tensor_names(self.nodes)
+
     def captured(self) -> dict[str, None]:
         """The names of what it reads of the graph outside, in the order in which it does."""
         known, found = {*self.initializers, *[each.name for each in self.inputs]}, dict[str, None]()
@@ -169,11 +178,12 @@ class OnnxModel:
     defaults: frozenset[str] = frozenset()
 
 
-def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
+def read_model(content: bytes | bytearray | memoryview, *, lists: bool = False) -> OnnxModel:
     """Read a model.
 
     Args:
         content: the bytes of a ModelProto.
+        lists: whether its inputs and outputs may be sequences and optional values (`graphs/model_lists.py`).
 
     Raises:
         InvalidDescriptor: the bytes are no model, or it needs what is not computed: external data, a custom domain,
@@ -202,11 +212,23 @@ def read_model(content: bytes | bytearray | memoryview) -> OnnxModel:
     if graph is None or ir_version < OLDEST_IR:
         raise broken("it has no graph" if graph is None else f"its IR version {ir_version} is older than {OLDEST_IR}")
     known = dict([_read_function(each) for each in functions])
-    model = _read_graph(graph, opsets)
-    nodes = _Inliner(known).inlined(model.nodes)
+    model = _read_graph(graph, opsets, lists=lists)
+    taken = set[str]()
+    if known:
+        outside = [*model.initializers, *[each.name for each in (*model.inputs, *model.outputs)]]
+        taken = {*outside, *tensor_names(model.nodes)}
+    nodes = _Inliner(known, taken).inlined(model.nodes)
     return replace(
         model, nodes=tuple(nodes), opset=opsets.get("", 1), producer=producer, ir_version=ir_version, opsets=opsets
     )  # fmt: skip
+
+
+def tensor_names(nodes: Sequence[ModelNode]) -> Iterator[str]:
+    """The names of the tensors that nodes read and make, within their subgraphs, too; some more than once."""
+    for node in nodes:
+        yield from (*node.reads, *node.outputs)
+        for graph in node.subgraphs.values():
+            yield from graph.names
 
 
 def refused(path: Sequence[str | int], message: str, value: object, expected: str) -> InvalidDescriptor:
@@ -228,7 +250,8 @@ def _read_opset(message: memoryview, opsets: dict[str, int]) -> None:
 
 
 def _read_graph(
-    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int] = ("graph",), depth: int = 0
+    message: memoryview, opsets: Mapping[str, int], path: Sequence[str | int] = ("graph",), depth: int = 0, *,
+    lists: bool = False,
 ) -> OnnxModel:  # fmt: skip
     nodes: list[ModelNode] = []
     inputs: list[ModelTensor] = []
@@ -242,9 +265,9 @@ def _read_graph(
                 name, array = _read_tensor(field.data, (*path, "initializer", len(initializers)))
                 initializers[name] = array
             case 11:
-                inputs.append(_read_value_info(field.data, (*path, "input"), is_tensor=not depth))
+                inputs.append(_read_value_info(field.data, (*path, "input"), is_tensor=not depth, lists=lists))
             case 12:
-                outputs.append(_read_value_info(field.data, (*path, "output"), is_tensor=not depth))
+                outputs.append(_read_value_info(field.data, (*path, "output"), is_tensor=not depth, lists=lists))
             case 15:
                 raise refused((*path, "sparse_initializer"), "sparse initializers are not read", None, "a dense one")
             case _:
@@ -254,7 +277,7 @@ def _read_graph(
     return OnnxModel(given, tuple(outputs), initializers, tuple(nodes), 0, defaults=defaults)
 
 
-def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tensor: bool) -> ModelTensor:
+def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tensor: bool, lists: bool) -> ModelTensor:
     """An input or an output of a graph; within a model there may be sequences, whose tensors say their types."""
     found = ModelTensor("")
     for field in fields(message):
@@ -264,9 +287,26 @@ def _read_value_info(message: memoryview, path: Sequence[str | int], *, is_tenso
             for kind in fields(field.data):
                 if kind.number == 1:
                     found = _with_tensor_type(found, kind.data)
+                elif lists and kind.number in _LISTS:
+                    found = _of_elements(replace(found, kind=_LISTS[kind.number]), kind.data)
                 elif is_tensor:
                     message_ = f"{found.name!r} is a sequence, a map or an optional value, and a call has tensors only"
                     raise refused((*path, found.name), message_, None, "a tensor")
+    return found
+
+
+_LISTS = {4: "sequence", 9: "optional"}
+"""Fields of TypeProto."""
+
+
+def _of_elements(found: ModelTensor, message: memoryview) -> ModelTensor:
+    """The input or output with the element type of what is in its sequence or optional value."""
+    for field in fields(message):
+        for kind in fields(field.data):
+            if kind.number == 1:
+                return replace(_with_tensor_type(found, kind.data), sizes=None)
+            if kind.number in _LISTS:
+                return _of_elements(found, kind.data)
     return found
 
 
@@ -517,10 +557,11 @@ class _Inliner:
 
     Args:
         functions: the model's functions, by domain and name.
+        taken: the names of the model's tensors; those that are made are added.
     """
 
-    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction]) -> None:
-        self._functions, self._calls, self._made = functions, 0, 0
+    def __init__(self, functions: Mapping[tuple[str, str], _ModelFunction], taken: set[str]) -> None:
+        self._functions, self._taken, self._calls, self._made = functions, taken, 0, 0
 
     def inlined(self, nodes: Sequence[ModelNode], depth: int = 0) -> list[ModelNode]:
         """The nodes without calls of functions.
@@ -564,7 +605,13 @@ class _Inliner:
         attributes = {**function.defaults, **call.attributes}
 
         def renamed(name: str) -> str:
-            return names.setdefault(name, f"{call.name or call.op_type}_{self._calls}/{name}")
+            if name not in names:
+                made = f"{(call.name or call.op_type)[:60]}_{self._calls}/{name}"
+                while made in self._taken:
+                    made = f"_{made}"
+                self._taken.add(made)
+                names[name] = made
+            return names[name]
 
         found: list[ModelNode] = []
         for node in function.nodes:
@@ -592,13 +639,15 @@ def inlined_nodes(
     Args:
         graph: the branch, which has no inputs.
         outputs: what the node's outputs are called.
-        captures: see `ModelNode.captures`.
-        prefix: begins the names of what lies within.
+        captures: see `ModelNode.captures`, and what its inputs are.
+        prefix: begins the names of what lies within, and of no other tensor.
     """
-    names = {"": "", **captures}
+    names = {"": ""}
 
     def renamed(name: str) -> str:
-        return names.setdefault(name, f"{prefix}/{name}")
+        if (found := names.get(name)) is None:
+            found = names[name] = captures.get(name) or f"{prefix}/{name}"
+        return found
 
     found = [
         replace(

@@ -25,6 +25,7 @@ from ..values.onnx_package import (
 from ..values.problems import NoBackend
 from .inference_context import InferenceContext, InferredOutputs
 from .parameters import BoundedParameters, ModelParameters
+from .preconditions import check_preconditions
 from .result_bounds import DEPENDS_ON_ELEMENTS, bounds_of
 from .server_answers import InferenceQuestion, SchemaQuestion, answer_of
 
@@ -144,6 +145,7 @@ def infer_by_package(context: InferenceContext) -> InferredOutputs:
         context.refuse("onnx", (), f"onnx refuses the node: {inferred.problem}", None, "a node that its checker takes")
     if context.is_bounded:
         return _bounded(context, inferred)
+    check_preconditions(context)
     shapes: list[tuple[int, ...]] = []
     types: dict[str, str] = {}
     for entry, (name, element_type, sizes) in zip(schema.outputs, inferred.outputs, strict=False):

@@ -23,6 +23,7 @@ SchemaVersion: TypeAlias = tuple[int, dict[str, Any]]
 _ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
 _PLACE = re.compile(r"/[^ ]+:[0-9]+ ")
 """A place in a source file, in messages of C++."""
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 
@@ -125,6 +126,7 @@ def infer_model(node: Mapping[str, Any]) -> InferredModel:
         try:
             model = _model(node, onnx, scalars=scalars)
             model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+            _leave_out_windows(model, node)
             outputs = [_output(value) for value in model.graph.output]
             if all(sizes is not None for _, _, sizes in outputs):  # else the checker says that a field is missing
                 onnx.checker.check_model(model)
@@ -172,6 +174,23 @@ def _known_outputs(node: Mapping[str, Any]) -> Mapping[str, tuple[int, Sequence[
         present = {name: tensors[letter] for name, letter in pairs if letter in tensors}
         return {name: (kind, _by_heads(shape, heads)) for name, (kind, shape) in present.items()}
     return {}
+
+
+def _leave_out_windows(model: Any, node: Mapping[str, Any]) -> None:
+    """Leave out the last window of a pool with `ceil_mode` that would begin in the padding after the data.
+
+    The package infers it before opset 22, and ONNX Runtime and PyTorch leave it out. Source: MaxPool-22.
+    """
+    attributes: Mapping[str, Any] = node["attributes"]
+    if node["op_type"] not in _POOLS or node["version"] >= 22 or not attributes.get("ceil_mode"):
+        return
+    _, _, shape = node["tensors"][0]
+    for output in model.graph.output:
+        spatial = output.type.tensor_type.shape.dim[2:]
+        strides, pads = attributes.get("strides") or (1,) * len(spatial), attributes.get("pads") or (0,) * len(spatial)
+        for made, size, stride, before in zip(spatial, shape[2:], strides, pads, strict=False):
+            if (made.dim_value - 1) * stride >= size + before:
+                made.dim_value -= 1
 
 
 def _by_heads(shape: Sequence[int], heads: int) -> Sequence[int]:

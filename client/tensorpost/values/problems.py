@@ -512,7 +512,10 @@ class TensorNotFound(NotFound):
 
 
 class TensorGone(TensorNotFound):
-    """The server has freed or lost this tensor. `extra["reason"]`: deleted, idle, expired, lost or restarted."""
+    """The server has freed or lost this tensor. `extra["reason"]`: deleted, idle, expired, lost or restarted.
+
+    Of an array that a Ray cluster holds, lost means that a node was, and with it chunks that nothing can make again.
+    """
 
     code = "tensor-gone"
     title = "This held tensor is no longer there"

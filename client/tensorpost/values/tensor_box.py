@@ -14,7 +14,7 @@ from .checks import whole_number
 from .layout import Layout, last_index, packed_strides
 from .problems import InvalidParameter
 
-__all__ = ["BoxIndex", "BoxPart", "box_in_box", "box_text", "part_of_box", "read_box"]
+__all__ = ["BoxIndex", "BoxPart", "box_in_box", "box_ranges", "box_text", "part_of_box", "read_box"]
 
 BoxIndex: TypeAlias = "int | slice | EllipsisType | Sequence[int | slice | EllipsisType]"
 """What stands in brackets behind an array: an index, a slice, or one of them for each axis."""
@@ -117,36 +117,53 @@ def _every(items: BoxItems, rank: int) -> list[int | slice]:
     return cast("list[int | slice]", named)
 
 
-def part_of_box(layout: Layout, items: BoxItems) -> BoxPart:
-    """Where a box lies in a packed tensor.
+def box_ranges(sizes: Sequence[int], items: BoxItems) -> tuple[list[range], list[bool]]:
+    """The coordinates that a box has along each axis, and whether the axis stays: an index drops its axis.
 
     Args:
-        layout: the tensor's.
+        sizes: the tensor's.
         items: see `read_box`; axes that are not named are taken whole.
 
     Raises:
         InvalidParameter: there are more items than axes, an index outside of its axis, or a step below 1.
     """
-    rank = len(layout.sizes)
+    rank = len(sizes)
     named = len([item for item in items if item is not Ellipsis])
     if named > rank or len(items) - named > 1:
         what = "two '...'" if len(items) - named > 1 else f"{named} items"
         raise InvalidParameter(f"box has {what}, and the tensor has {rank} axes; {_ADVICE}")
-    begin, sizes, strides = 0, list[int](), list[int]()
-    every = zip(_every(items, rank), layout.sizes, layout.strides, strict=True)
-    for axis, (item, size, stride) in enumerate(every):
+    ranges, kept = list[range](), list[bool]()
+    for axis, (item, size) in enumerate(zip(_every(items, rank), sizes, strict=True)):
         if isinstance(item, int):
             if not -size <= item < size:
                 raise InvalidParameter(f"box has the index {item} for axis {axis}, which has {size} entries")
-            begin += (item % size) * stride
-            continue
-        if item.step is not None and item.step < 1:
-            raise InvalidParameter(f"box has the step {item.step} for axis {axis}; steps are 1 or more")
-        start, stop, step = item.indices(size)
-        count = len(range(start, stop, step))
-        begin += start * stride if count else 0
-        sizes.append(count)
-        strides.append(stride * step if count > 1 else 0)  # a step beyond the axis may be of any size
+            ranges.append(range(item % size, item % size + 1))
+        else:
+            if item.step is not None and item.step < 1:
+                raise InvalidParameter(f"box has the step {item.step} for axis {axis}; steps are 1 or more")
+            ranges.append(range(*item.indices(size)))
+        kept.append(not isinstance(item, int))
+    return ranges, kept
+
+
+def part_of_box(layout: Layout, items: BoxItems) -> BoxPart:
+    """Where a box lies in a packed tensor.
+
+    Args:
+        layout: the tensor's.
+        items: see `box_ranges`.
+
+    Raises:
+        InvalidParameter: there is no such box.
+    """
+    begin, sizes, strides = 0, list[int](), list[int]()
+    ranges, kept = box_ranges(layout.sizes, items)
+    for entries, is_kept, stride in zip(ranges, kept, layout.strides, strict=True):
+        count = len(entries)
+        begin += entries.start * stride if count else 0
+        if is_kept:
+            sizes.append(count)
+            strides.append(stride * entries.step if count > 1 else 0)  # a step beyond the axis may be of any size
     if 0 in sizes:
         return BoxPart(0, Layout.row_major(layout.data_type, sizes))
     packed = all(

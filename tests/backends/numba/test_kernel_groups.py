@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.conformance.test_graphs import node_by_node, outputs_of
+from tests.support.batches import each
 from tests.support.graph_cases import layouts_of
 
 from tensorpost.descriptors import OperatorDesc, parse_operator
@@ -32,6 +33,21 @@ def operator(name: str, **fields: object) -> OperatorDesc:
 TILE, EXP = operator("TILE", Repeats=[1, 2]), operator("ELEMENT_WISE_EXP")
 
 
+FUNCTIONS = ("ELEMENT_WISE_EXP", "ELEMENT_WISE_LOG", "ACTIVATION_TANH", "ACTIVATION_GELU", "ELEMENT_WISE_ERF")
+AXES = ([0], [1], [0, 1])
+
+
+@pytest.fixture
+def narrow(numba: NumbaBackend, monkeypatch: pytest.MonkeyPatch) -> NumbaBackend:
+    """A backend that uses no wider vectors than every processor has that runs the kernels."""
+    del numba  # skipped where it cannot be opened
+    monkeypatch.setattr(library, "_LOADED", dict[Path, object]())
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "WIDE", ())
+        patch.setattr(library, "object_file", {group: library.object_file(group) for group in library.GROUPS}.get)
+        return NumbaBackend()
+
+
 @pytest.fixture
 def copies_only(numba: NumbaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder that holds the kernels for copies, and no others."""
@@ -49,9 +65,9 @@ def computed(backend: NumbaBackend, desc: OperatorDesc) -> np.ndarray:
         run.close()
 
 
-def test_every_kernel_is_in_one_group() -> None:
+def test_every_kernel_is_in_one_group_or_in_all() -> None:
     names = [name for names in library.GROUPS.values() for name in names]
-    assert sorted(names) == sorted(KERNELS)
+    assert sorted([*names, *library.RUNNERS]) == sorted(KERNELS)
 
 
 @pytest.mark.usefixtures("copies_only")
@@ -102,6 +118,31 @@ def test_a_compilation_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(NoBackend, match=r"of reductions ended with status 1: OSError: a library is missing$"):
         commands.warmup(lambda _: None, ["reductions"])
     assert not (tmp_path / "cache").exists()
+
+
+@each(
+    "kind, dtype, fields",
+    [
+        *[(kind, dtype, {}) for kind in FUNCTIONS for dtype in ("float32", "float16")],
+        *[("REDUCE", dtype, {"Function": "SUM", "Axes": axes}) for dtype in ("float32", "float16") for axes in AXES],
+        *[("REDUCE", dtype, {"Function": f, "Axes": axes})
+          for dtype in ("float32", "float16", "uint8") for f in ("MAX", "MIN") for axes in AXES],
+    ],
+)  # fmt: skip
+def test_wider_vectors_make_the_same_bytes(
+    numba: NumbaBackend, narrow: NumbaBackend, kind: str, dtype: str, fields: dict[str, object]
+) -> None:
+    """On a processor that has them; where it has none, both backends run the same code."""
+    x = (np.random.default_rng(5).standard_normal((37, 2100)) * 30).astype(dtype)
+    tensor = {"DataType": dtype.upper(), "Sizes": [*x.shape]}
+    plan = make_plan(parse_operator({"type": kind, "desc": {"InputTensor": tensor, **fields}}, complete=True), 1 << 20)
+
+    def bytes_of(backend: NumbaBackend) -> bytes:
+        assert backend.uses_numpy(plan) is None
+        run = backend.start(plan, [x.data.cast("B")])
+        return b"".join([bytes(run.compute(index)) for index in range(len(plan.slices))])
+
+    assert bytes_of(narrow) == bytes_of(numba)
 
 
 def test_what_is_fused_uses_what_is_compiled(numba: NumbaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

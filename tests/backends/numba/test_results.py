@@ -28,6 +28,7 @@ from tensorpost.descriptors import (
 from tensorpost.onnx import OnnxNode
 from tensorpost_server.backends.numba_ import NumbaBackend, copy_plan, sum_plan, tap_tables
 from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.planning import make_plan
 
 FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
@@ -216,15 +217,15 @@ def test_nearest_of_pictures(numba: NumbaBackend, scale: float, dtype: str, shap
     assert run(numba, desc, x.tobytes(), 4096) == x[np.ix_(*index)].tobytes()
 
 
-@each("scale", [2, 4, 1.7, 0.5, 0.3])
+@each("scale", [2, 3, 4, 1.7, 1.3, 0.7, 0.5, 0.3])
 @pytest.mark.parametrize("dtype", SUMMED)
-@each("shape", [(2, 41, 63), (41, 63, 3), (9, 17, 22), (1500,)])
+@each("shape", [(2, 41, 63), (41, 63, 2), (41, 63, 3), (23, 31, 4), (9, 17, 22), (1500,)])
 @each("antialiased", [False, True], ids=["linear", "antialiased"])
 def test_linear_of_pictures(
     numba: NumbaBackend, scale: float, dtype: str, shape: tuple[int, ...], antialiased: bool
 ) -> None:
     """Long enough rows for the vectorised loops, in slices of any size."""
-    factors = [1 if axis in (2, 3) else scale for axis in shape]
+    factors = [1 if axis in (2, 3, 4) else scale for axis in shape]
     desc = Resample3OperatorDesc.completed(
         {
             "InputTensor": BufferTensorDesc.packed(np.dtype(dtype), shape),
@@ -237,10 +238,46 @@ def test_linear_of_pictures(
         }
     )
     x = (np.random.default_rng(1).random(shape) * 250 - (0 if dtype == "uint8" else 125)).astype(dtype)
+    if x.dtype.kind == "f":
+        x.flat[::97] = np.inf  # which weights of 0 must not see
     expected = run(NumpyBackend(), desc, x.tobytes())
 
     for slice_bytes in (1 << 20, 5000, 700):
         same(run(numba, desc, x.tobytes(), slice_bytes), expected, x.dtype)
+
+
+@given(
+    entries=st.integers(1, 300), scale=st.floats(0.25, 20, width=32), channels=st.integers(1, 5),
+    ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_what_is_read_together_lies_in_the_row(
+    entries: int, scale: float, channels: int, ends: tuple[float, float]
+) -> None:
+    """The loop reads 8 or 16 entries for each 8 outputs, and as many a pixel further, from the first output's on."""
+    axis = LinearAxis(entries, max(1, int(entries * scale)), scale, 0.5, -0.5)
+    table = tap_tables.table_of(axis, 0, axis.output_size, channels)
+    start, stop = sorted(int(end * axis.output_size) * channels for end in ends)
+    for block in [*table.blocks, *(table.blocks_of(start, stop) if start < stop else ())]:
+        if block.phases < tap_tables.NEAR:
+            continue
+        wide = block.phases > tap_tables.NEAR
+        assert not wide or block.phases - tap_tables.WIDE_NEAR == channels
+        assert wide or channels == 1
+        assert block.start <= block.start + block.first < block.start + block.last <= block.stop
+        for group in range(block.start + block.first, block.start + block.last, 8):
+            base, first = table.index[0, group] - channels + 1, table.index[0, group : group + 8]
+            assert block.low <= base
+            assert base + channels + (16 if wide else 8) <= block.high
+            assert ((first >= base) & (first < base + (16 if wide else 8))).all()
+
+
+def test_enlarged_pictures_are_read_together() -> None:
+    """The loop is taken at all, for nearly all of a row."""
+    for channels in (1, 3, 4):
+        (block,) = tap_tables.table_of(LinearAxis(400, 680, 1.7, 0.5, -0.5), 0, 680, channels).blocks
+        assert block.phases >= tap_tables.NEAR
+        assert block.last - block.first > 0.9 * 680 * channels
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

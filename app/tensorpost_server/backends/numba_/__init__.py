@@ -14,8 +14,9 @@ number (`kernels/float64_math.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +29,7 @@ from tensorpost.values.layout import Layout
 from ...forms import Copies, Copy, Form, FusedLines, Lines, Pointwise, SqueezedLines
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
-from ...forms.base import Box, extents
+from ...forms.base import Box, blocks, extents, whole_box
 from ...forms.expression import Operand
 from ...forms.onnx_axes import FilterMap
 from ...forms.onnx_resize import OnnxResize
@@ -41,6 +42,7 @@ from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
 from .fused_lines_plan import FusedLinesPlanner, SqueezedLinesPlanner
+from .helper_threads import HelperThreads
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .reduction_plan import ReductionPlanner
 from .sum_plan import SumPlanner
@@ -57,6 +59,11 @@ MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
 MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
 MOST_KEPT_OF_GRAPH = 1 << 16  # those of a graph's step
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
+
+PART_BYTES = {"expressions": 1 << 19, "reductions": 1 << 19}
+"""Bytes that a part reads of an input, by the planner's group: 5 to 20 us of a core. Boxes of others have one part."""
+LEAST_PARTS = 16  # of a step; the cost of helpers that wake and sleep again is more than less than 0.1 ms is worth
+NARROWEST = 1024  # bytes of neighbours that a part reads, if it reads several rows: less takes longer
 
 PlannerFactory = Callable[[Kernels], Planner]
 
@@ -89,12 +96,35 @@ class _Recipe:
     def new_launch_plan(self, key: _LaunchKey, target: StridedBuffer, box: Box, output: int = 0) -> LaunchPlan:
         """The calls that compute a box of an output, kept for the next request if there is room."""
         assert self.planner is not None
-        plan = self.planner.plan(self.sources, target, box, output)
+        plan = self._planned(target, box, output)
         kept = {**self.kept, **{id(table): table.nbytes for table in plan.kept}, key: plan.nbytes}
         most = MOST_KEPT_OF_GRAPH if self.step.name else MOST_KEPT
         if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= most:
             self.launch_plans[key], self.kept = plan, kept
         return plan
+
+    def _planned(self, target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
+        """The calls for a box, in parts that several threads compute where it is large enough."""
+        assert self.planner is not None
+        made = LaunchPlan()
+        for part in blocks(box, self._most_elements(box, output)):
+            steps = [(a - b) * step for (a, _), (b, _), step in zip(part, box, target.strides, strict=True)]
+            made.add(self.planner.plan(self.sources, replace(target, offset=target.offset + sum(steps)), part, output))
+        return made
+
+    def _most_elements(self, box: Box, output: int) -> int:
+        """Elements of the output in a part."""
+        assert self.planner is not None
+        elements, size_in_bytes = math.prod(extents(box)), PART_BYTES.get(self.planner.group)
+        if size_in_bytes is None or not self.sources:
+            return elements
+        form, source, whole = self.step.form, self.sources[0], whole_box(self.step.outputs[output].layout.sizes)
+        part = size_in_bytes // source.item
+        if form.work(whole, output) < LEAST_PARTS * part:
+            return elements
+        has_columns = any(b - a > 1 and step == source.item for (a, b), step in zip(box, source.strides, strict=False))
+        least = NARROWEST // source.item if has_columns else 1
+        return max(least, part * elements // max(1, form.work(box, output)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +144,12 @@ class NumbaBackend(NumpyBackend):
 
     name: str = "numba"
     kernels: Kernels = field(default_factory=library.load, repr=False)
+    helpers: HelperThreads = field(init=False, repr=False)
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
     _graph_recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "helpers", HelperThreads(self.kernels, self.threads))
 
     def uses_numpy(self, plan: Plan) -> str | None:
         """Why NumPy, or a library, computes some of the plan; None if compiled loops compute all of it."""
@@ -126,6 +160,11 @@ class NumbaBackend(NumpyBackend):
         """NumPy and ONNX Runtime, where no compiled loops compute a step of the plan."""
         others = [step.form.library or "numpy" for step in plan.steps if self._recipe(step).reason is not None]
         return "+".join(dict.fromkeys(others))
+
+    def divides(self, plan: Plan) -> bool:
+        """Whether helpers compute parts of the plan's slices, if it is large enough."""
+        planners = [self._recipe(step).planner for step in plan.steps]
+        return all(planner is not None and planner.group in PART_BYTES for planner in planners)
 
     def compute_slice(
         self, step: PlanStep, inputs: Sequence[Any], uploaded: None, piece: OutputSlice, target: RunMemory | None
@@ -139,7 +178,7 @@ class NumbaBackend(NumpyBackend):
         plan = recipe.launch_plans.get(key)
         if plan is None:
             plan = recipe.new_launch_plan(key, recipe.targets[piece.output], piece.box, piece.output)
-        plan.run(*_addresses(block, inputs))
+        plan.run(self.helpers, *_addresses(block, inputs))
         return block.data
 
     def compute_box(self, step: PlanStep, inputs: Sequence[Any], uploaded: None, box: Box) -> Any:
@@ -152,11 +191,12 @@ class NumbaBackend(NumpyBackend):
         plan = recipe.launch_plans.get(box)
         if plan is None:
             plan = recipe.new_launch_plan(box, _buffer(Layout.row_major(made, extents(box)), TARGET), box)
-        plan.run(*_addresses(out, inputs))
+        plan.run(self.helpers, *_addresses(out, inputs))
         return out
 
     def close(self) -> None:
-        """Forget what is known about plans."""
+        """End the helpers, and forget what is known about plans."""
+        self.helpers.close()
         self._recipes.clear()
         self._graph_recipes.clear()
 
@@ -191,7 +231,7 @@ class NumbaBackend(NumpyBackend):
              for number, x in enumerate(arrays)]
             for arrays, first in ((inputs, FIRST_INPUT), ([out], TARGET))
         ]  # fmt: skip
-        planner.plan(source, target[0], box, 0).run(*_addresses(out, inputs))
+        planner.plan(source, target[0], box, 0).run(self.helpers, *_addresses(out, inputs))
 
     def _planner(self, form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Planner | str:
         """What plans a form with inputs and outputs of these types, or why NumPy computes it."""

@@ -12,9 +12,8 @@ from ...forms.arrays import LINES_AT_ONCE
 from ...forms.base import blocks, extents
 from ...forms.fused_lines import FusedLines
 from ...forms.squeezed_lines import SqueezedLines
-from .launch_plan import FIRST_INPUT, KINDS, TARGET, LaunchPlan, Planner, Scratch, StridedBuffer
-
-LINE = 64  # bytes of a cache line
+from .helper_threads import HelperThreads
+from .launch_plan import FIRST_INPUT, KINDS, LINE, TARGET, LaunchPlan, Planner, Scratch, StridedBuffer
 
 _MADE = Scratch()
 
@@ -43,12 +42,12 @@ class _LineBlocks:
     def kept(self) -> Sequence[Any]:
         return (*self.prologue.kept, *self.reduction.kept)
 
-    def run(self, target: int, *inputs: int) -> None:
+    def run(self, threads: HelperThreads, target: int, *inputs: int) -> None:
         memory, address = _MADE.block(self.size_in_bytes + LINE)  # kept as long as the calls run
         made = -(-address // LINE) * LINE
         for shift, *shifts in self.shifts:
-            self.prologue.run(made, *[at + by for at, by in zip(inputs, shifts, strict=True)])
-            self.reduction.run(target + shift, made)
+            self.prologue.run(threads, made, *[at + by for at, by in zip(inputs, shifts, strict=True)])
+            self.reduction.run(threads, target + shift, made)
         del memory
 
 

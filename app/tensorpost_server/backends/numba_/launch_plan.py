@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 
 from ...forms import Box
 from ...forms.base import coalesced
+from .helper_threads import HelperThreads
+from .library import CompiledKernel, address_of
 
-Kernels = Mapping[str, Callable[[int], None]]
+Kernels = Mapping[str, CompiledKernel]
 Axis = tuple[int, ...]
 """An axis outside a row: extent, strides of the target and of the source, address of the source's offsets or 0."""
 
 HEAD = 40  # parameters before the axes; they and their order are those of kernels/memory.py
 AT_TARGET, AT_SOURCE, AT_SCRATCH = 1, 2, 3
 MOST_SCRATCH_KEPT = 8 << 20  # bytes of scratch memory that a thread keeps, in no budget; more is given back
-_LAUNCH_BYTES = 200  # of the objects of a launch
+_LAUNCH_BYTES = 200  # of the objects of a program
+LINE = 64  # bytes of a cache line
 KINDS = {"<f4": 0, "<f2": 1, "|u1": 2, "|i1": 3}  # element types of the kernels that compute
 SCRATCH, TARGET, FIRST_INPUT, CONSTANT = 0, 1, 2, -1  # blocks of memory, by index; a constant's address is known
 
@@ -48,15 +51,6 @@ class StridedBuffer:
     kind: int = -1
     offset: int = 0
     block: int = SCRATCH
-
-
-@dataclass(frozen=True, slots=True)
-class _KernelLaunch:
-    """One call of a kernel: its parameters, and to which of them the address of which block is added."""
-
-    kernel: Callable[[int], None]
-    parameters: array[int]
-    blocks: tuple[tuple[int, int], ...]
 
 
 _NO_SCRATCH = (np.empty(0, np.uint8), 0)
@@ -91,7 +85,7 @@ class BlockCalls(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def run(self, target: int, *inputs: int) -> None:
+    def run(self, threads: HelperThreads, target: int, *inputs: int) -> None:
         """See `LaunchPlan.run`."""
         ...
 
@@ -101,48 +95,61 @@ class LaunchPlan:
     """The calls that compute a box.
 
     Attributes:
-        launches: the calls, in order.
+        programs: calls, in order, as `kernels/thread_kernels.py` reads them; those of several programs in any order.
         parts: make plans for other parts of the box, whose tables are too large to be there at the same time.
         blocks: calls that compute blocks of the box.
         scratch: bytes of scratch memory that the calls need.
         kept: tables whose addresses stand in the parameters.
     """
 
-    launches: list[_KernelLaunch] = field(default_factory=list[_KernelLaunch])
+    programs: list[array[int]] = field(default_factory=list["array[int]"])
     parts: list[Callable[[], LaunchPlan]] = field(default_factory=list[Callable[[], "LaunchPlan"]])
     blocks: list[BlockCalls] = field(default_factory=list["BlockCalls"])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
+    _room: int = 0  # bytes of the most parameters
+    _table: array[int] = field(default_factory=lambda: array("q"))  # addresses of the programs, once all are made
 
     @property
     def nbytes(self) -> int:
         """Estimate of the memory that the calls hold, bytes; without the tables."""
         parts = _LAUNCH_BYTES * len(self.parts) + sum([each.nbytes for each in self.blocks])
-        return parts + sum([_LAUNCH_BYTES + 8 * len(launch.parameters) for launch in self.launches])
+        return parts + sum([_LAUNCH_BYTES + 8 * len(program) for program in self.programs])
 
-    def run(self, target: int, *inputs: int) -> None:
+    def add(self, other: LaunchPlan) -> None:
+        """Add the calls for another part of the box, which may be computed at the same time."""
+        self.programs += other.programs
+        self.parts += other.parts
+        self.blocks += other.blocks
+        self.kept += other.kept
+        self.scratch, self._room = max(self.scratch, other.scratch), max(self._room, other._room)
+
+    def run(self, threads: HelperThreads, target: int, *inputs: int) -> None:
         """Compute, given the addresses of the output's block and of the inputs. Any number of threads at once."""
-        scratch = _SCRATCH.block(self.scratch) if self.scratch else _NO_SCRATCH  # kept as long as the calls run
-        addresses = (scratch[1], target, *inputs)
-        for launch in self.launches:
-            parameters = launch.parameters[:]
-            for at, number in launch.blocks:
-                parameters[at] += addresses[number]
-            launch.kernel(parameters.buffer_info()[0])
+        if count := len(self.programs):
+            if not self._table:
+                self._table = array("q", [program.buffer_info()[0] for program in self.programs])
+            pitch = (self._room + self.scratch + LINE - 1) // LINE * LINE
+            scratch = _SCRATCH.block(pitch * (1 + threads.count if count > 1 else 1))  # kept as long as the calls run
+            blocks = (scratch[1], target, *inputs)
+            threads.compute(count, self._table.buffer_info()[0], pitch, self._room, blocks)
         for each in self.blocks:
-            each.run(target, *inputs)
+            each.run(threads, target, *inputs)
         for part in self.parts:
-            part().run(target, *inputs)
+            part().run(threads, target, *inputs)
 
-    def launch(
-        self, kernel: Callable[[int], None], parameters: Sequence[int], blocks: Sequence[tuple[int, int]]
-    ) -> None:
+    def launch(self, kernel: CompiledKernel, parameters: Sequence[int], blocks: Sequence[tuple[int, int]]) -> None:
         """Append a call with these parameters, to which addresses of blocks are added."""
-        known = tuple([(at, number) for at, number in blocks if number != CONSTANT])
-        self.launches.append(_KernelLaunch(kernel, array("q", parameters), known))
+        known = [place for place in blocks if place[1] != CONSTANT]
+        if not self.programs:
+            self.programs.append(array("q", [0]))
+        (program,) = self.programs
+        program[0] += 1
+        program.extend((address_of(kernel), len(parameters), len(known), *itertools.chain(*known), *parameters))
+        self._room = max(self._room, 8 * len(parameters))
 
     def launch_rows(
-        self, kernel: Callable[[int], None], target: tuple[int, int], source: tuple[int, int],
+        self, kernel: CompiledKernel, target: tuple[int, int], source: tuple[int, int],
         axes: Sequence[Axis], head: Sequence[int],
     ) -> None:  # fmt: skip
         """Append a call of a kernel that walks over rows.

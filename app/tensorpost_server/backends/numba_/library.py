@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensorpost.values.extras import install_command
 
@@ -39,7 +39,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "reductions": ("sum_f32", "sum_f16", "sum_u32", "largest_f32", "largest_f16", "largest_u8"),
 }
 """The kernels, by what is compiled together: the group that takes longest first."""
-WIDE = ("expression",)  # what computes much for each byte that it moves
+RUNNERS = ("compute", "await_helpers", "help_threads")
+"""What runs the kernels of a group, compiled with each."""
+WIDE = ("expression", "sum_f16", "largest_f32", "largest_f16", "largest_u8")  # those that gain by wider vectors
 SYMBOL, WIDE_NAME = "tensorpost_{}", "{}_wide"
 _HERE = Path(__file__).parent
 _X86_NAMES = ("x86_64", "amd64")
@@ -224,7 +226,7 @@ def _compile(group: str, goal: Target) -> bytes:
         CannotOpen: numba has already compiled something in this process, for another CPU.
     """
     numba, llvm = _module("numba"), _module("llvmlite.binding")
-    names, wide = GROUPS[group], [WIDE_NAME.format(name) for name in GROUPS[group] if name in WIDE and goal.wide]
+    names, wide = _names(group), [WIDE_NAME.format(name) for name in GROUPS[group] if name in WIDE and goal.wide]
     config = numba.config
     before = config.CPU_NAME, config.CPU_FEATURES, config.OPT
     # numba would optimise every function by itself, and those inside others again with each of these; once together
@@ -262,6 +264,10 @@ def _compile(group: str, goal: Target) -> bytes:
     foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
     assert not foreign, f"the kernels call {foreign}, which exists only while numba is loaded"
     return machine.emit_object(whole)
+
+
+def _names(group: str) -> tuple[str, ...]:
+    return (*GROUPS[group], *RUNNERS)
 
 
 def _for_wide_vectors(code: str, goal: Target) -> str:
@@ -305,6 +311,11 @@ def _not_compiled(folder: Path) -> str:
 CompiledKernel = Callable[[int], None]
 
 
+def address_of(kernel: CompiledKernel) -> int:
+    """Where the kernel's code begins."""
+    return ctypes.cast(cast("Any", kernel), ctypes.c_void_p).value or 0
+
+
 def load() -> Mapping[str, CompiledKernel]:
     """The kernels that are compiled: functions of the address of their parameters that let go of the interpreter lock.
 
@@ -344,7 +355,7 @@ def _load(group: str, code: bytes) -> Mapping[str, CompiledKernel]:
     _KEPT.append(engine)  # its memory is the code
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     wide = goal.wide is not None and all(has.get(feature) for feature in goal.wide.needs)
-    symbols = {name: SYMBOL.format(WIDE_NAME.format(name) if wide and name in WIDE else name) for name in GROUPS[group]}
+    symbols = {name: SYMBOL.format(WIDE_NAME.format(name) if wide and name in WIDE else name) for name in _names(group)}
     return {name: kind(engine.get_function_address(symbol)) for name, symbol in symbols.items()}
 
 

@@ -22,6 +22,7 @@ MOST_ENTRIES = 1 << 20  # of a table that covers a whole axis and is kept; 8 byt
 KEPT_BYTES = 32 << 20
 WIDE = 4096  # columns of a block: its rows of float32 stay in the first-level cache, or close to it
 MOST_READ = 2 * WIDE  # input entries under a block, which are scratch memory; only an uneven axis has more, and is cut
+NEAR, WIDE_NEAR, LANES = 3, 3, 8
 SHORTEST_REGION = 16  # a regular part that is shorter is not worth its own loop
 MOST_REPEATS = 4
 
@@ -35,7 +36,9 @@ class ColumnBlock:
         stop: one past the last.
         low: first input index that they read.
         high: one past the last.
-        phases: 2 where, from `first` to `last`, each input step makes two outputs; 1 where two steps make one; else 0.
+        phases: 2 where, from `first` to `last`, each input step makes two outputs; 1 where two steps make one;
+            `NEAR`, or `WIDE_NEAR` and the number of channels, where each `LANES` outputs read neighbours that lie
+            within `LANES`, or two times `LANES`, inputs; else 0.
         first: beginning of that part, counted from `start`.
         last: its end.
     """
@@ -60,6 +63,7 @@ class TapTable:
         weight: float32, of the same shape; None to copy a single tap.
         span: the most input indices from the first tap to the last one of any output, both counted.
         blocks: the outputs cut for the loops along rows; none for a gather.
+        channels: elements that lie side by side at each place of the axis, and are outputs of their own.
         regular: regularity of a gather: how often each input is repeated, or the step between inputs, and where:
             (repeat, step, first, last). (0, 0, n, n) if nothing is regular.
     """
@@ -69,6 +73,7 @@ class TapTable:
     weight: NDArray[np.float32] | None
     span: int
     blocks: tuple[ColumnBlock, ...]
+    channels: int
     regular: tuple[int, int, int, int]
 
     @property
@@ -92,7 +97,7 @@ class TapTable:
         if (first, last) == (0, self.pitch):
             return self.blocks
         assert self.weight is not None
-        return _blocks(self.index[:, first:last], self.weight[:, first:last], first)
+        return _blocks(self.index[:, first:last], self.weight[:, first:last], self.channels, first)
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """The range of input indices that outputs start to stop - 1 read."""
@@ -174,8 +179,8 @@ def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
     if weight is None:
         regular = _regular_gather(index[0])
     else:
-        blocks = tuple(_blocks(index, weight))
-    return TapTable(start * channels, index, weight, span, blocks, regular)
+        blocks = tuple(_blocks(index, weight, channels))
+    return TapTable(start * channels, index, weight, span, blocks, channels, regular)
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -187,7 +192,7 @@ def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArra
     return np.where(weight != 0, index, index[:1]), weight
 
 
-def _blocks(index: NDArray[np.int32], weight: NDArray[np.float32], offset: int = 0) -> list[ColumnBlock]:
+def _blocks(index: NDArray[np.int32], weight: NDArray[np.float32], channels: int, offset: int = 0) -> list[ColumnBlock]:
     outputs = index.shape[1]
     inputs = int(index.max()) - int(index.min()) + 1
     width = max(64, min(WIDE, WIDE * outputs // max(1, inputs)))
@@ -197,6 +202,8 @@ def _blocks(index: NDArray[np.int32], weight: NDArray[np.float32], offset: int =
         for start, stop, low, high in _narrowed(index, part * outputs // count, (part + 1) * outputs // count):
             i, w = index[:, start:stop], weight[:, start:stop]
             phases, first, last = _regular_taps(i, w) if len(i) == 2 else (0, 0, 0)
+            if len(i) == 2 and not phases:
+                phases, first, last = _near_taps(i, w, channels, low, high)
             found.append(ColumnBlock(offset + start, offset + stop, low, high, phases, first, last))
     return found
 
@@ -227,6 +234,31 @@ def _regular_taps(index: NDArray[np.int32], weight: NDArray[np.float32]) -> tupl
             first += 1
         last -= (last - first) % phases
         if end > first and last - first >= SHORTEST_REGION:
+            return phases, first, last
+    return 0, 0, 0
+
+
+def _near_taps(
+    index: NDArray[np.int32], weight: NDArray[np.float32], channels: int, low: int, high: int
+) -> tuple[int, int, int]:
+    """Whether every `LANES` outputs blend neighbours that lie close together: (phases, first, last).
+
+    The loop reads one or two times `LANES` inputs, and as many from the next neighbour on: all of them below `high`.
+    """
+    if index.shape[1] < LANES:
+        return 0, 0, 0
+    neighbours = (weight[0] != 0) & ((index[1] == index[0] + channels) | (weight[1] == 0))
+    first_taps = np.lib.stride_tricks.sliding_window_view(index[0], LANES)
+    together = np.lib.stride_tricks.sliding_window_view(neighbours, LANES).all(axis=1)
+    base = first_taps[:, 0] - (channels - 1)  # the group may begin with another channel than the first
+    together &= (first_taps.min(axis=1) >= base) & (base >= low)
+    for phases, lanes in ((NEAR, LANES), (WIDE_NEAR + channels, 2 * LANES)):
+        if phases == NEAR and channels > 1:
+            continue
+        near = together & (first_taps.max(axis=1) - base < lanes) & (base + channels + lanes <= high)
+        first, end = _run_around_the_middle(near)
+        last = first + -(-(end - first) // LANES) * LANES
+        if last - first >= SHORTEST_REGION:
             return phases, first, last
     return 0, 0, 0
 

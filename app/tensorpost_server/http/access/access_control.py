@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,14 @@ from tensorpost.values.problems import Forbidden, QuotaExceeded, Unauthenticated
 from ...settings import Settings
 from ...shared.buckets import BucketState, SharedBuckets
 from ..bounded_cache import BoundedCache
-from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
+from ..connection.whole_messages import (
+    WHOLE_MESSAGES,
+    ReceiveFunction,
+    Reception,
+    ReplayFunction,
+    SendWhole,
+    WholeMessages,
+)
 from ..documents.playground import PLAYGROUND_PATHS
 from ..headers import FRAMING
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
@@ -116,7 +123,7 @@ class SharedTokenBucket(TokenBucket):
 class _Grant:
     """What a key allows now."""
 
-    __slots__ = ("bytes", "expires", "key", "requests")
+    __slots__ = ("bytes", "expires", "has_quota", "key", "may_run", "requests")
 
     def __init__(self, key: ApiKey | Token, now: float, hash_: str, buckets: SharedBuckets | None) -> None:
         def bucket(per_minute: int | None, kind: str) -> TokenBucket | None:
@@ -130,6 +137,8 @@ class _Grant:
         self.expires = math.inf if key.expires is None else key.expires.timestamp()
         self.requests = bucket(key.requests_per_minute, "requests")
         self.bytes = bucket(key.bytes_per_minute, "bytes")
+        self.has_quota = self.requests is not None or self.bytes is not None
+        self.may_run = "run" in key.scopes
 
     def wait(self, now: float) -> float:
         """Seconds until the quotas allow a request; 0 if they do."""
@@ -276,7 +285,7 @@ class AccessControl:
         scope[CALLER], scope[SCOPES] = grant.key.name, grant.key.scopes
         _check(grant, scope["method"], path, now)
         grant.take_requests(1)
-        quota = None if grant.bytes is grant.requests is None else RequestQuota(grant)
+        quota = RequestQuota(grant) if grant.has_quota else None
         self._guard(hash_, quota, scope)
         if quota is None:
             return receive, send
@@ -322,7 +331,8 @@ class AccessControl:
 
     def _current(self, hash_: str, now: float) -> _Grant | None:
         """What a key allows by the file as it is now, expired or not; None if it has no such key."""
-        if self._file is not None and (keys := self._file.changed(now)) is not None:
+        file = self._file
+        if file is not None and now >= file.next_look and (keys := file.changed(now)) is not None:
             self._grant(keys, now)
         if self._tokens is None:
             return self._grants.get(hash_)
@@ -361,9 +371,12 @@ class AccessControl:
 
     def _send_whole(
         self, send: SendWhole, hash_: str, quota: RequestQuota | None, lines: bytes, body: bytes,
-        replay: ReplayFunction | None = None,
+        replay: ReplayFunction | None = None, receive: ReceiveFunction | None = None,
     ) -> bool:  # fmt: skip
-        if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
+        if not send(
+            lines, body, None if replay is None else partial(self._replay, replay, hash_),
+            None if receive is None else partial(self._receive, receive, hash_),
+        ):  # fmt: skip
             return False
         if quota is not None:
             quota.sent(len(body))
@@ -373,14 +386,48 @@ class AccessControl:
         self, replay: ReplayFunction, hash_: str, body: bytes, address: str | None
     ) -> tuple[bytes, bytes, int] | None:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
-        now = time.monotonic()
-        grant = self._current(hash_, now)
-        if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes or grant.wait(now):
-            return None
-        response = replay(body, address)
-        if response is not None:
+        grant = self._grant_of_replay(hash_)
+        response = None if grant is None else replay(body, address)
+        if grant is not None and grant.has_quota and response is not None:
             grant.take_requests(response[2])
             grant.take_bytes(len(body) + len(response[1]))
+        return response
+
+    def _receive(self, receive: ReceiveFunction, hash_: str, length: int, address: str | None) -> Reception | None:
+        """Receive the body of a request that is replayed; its key is looked at before and after that.
+
+        The application announces the bytes of a body to a quota before they come, so it receives those of such keys.
+        """
+        grant = partial(self._grant_of_replay, hash_, in_parts=True)
+        if grant() is None or (reception := receive(length, address)) is None:
+            return None
+        return _GuardedReception(reception, grant)
+
+    def _grant_of_replay(self, hash_: str, *, in_parts: bool = False) -> _Grant | None:
+        """What a key allows whose request may be replayed now; None if it may not."""
+        now = time.monotonic()
+        grant = self._current(hash_, now)
+        if grant is None or not grant.may_run or (grant.expires != math.inf and time.time() >= grant.expires):
+            return None
+        if grant.has_quota and (grant.wait(now) or (in_parts and grant.bytes is not None)):
+            return None
+        return grant
+
+
+class _GuardedReception:
+    """A `Reception` whose answer needs a key that still allows it."""
+
+    __slots__ = ("_grant", "_reception", "end", "memory")
+
+    def __init__(self, reception: Reception, grant: Callable[[], _Grant | None]) -> None:
+        self._reception, self._grant = reception, grant
+        self.memory, self.end = reception.memory, reception.end
+
+    def answer(self) -> tuple[bytes, bytes, int] | None:
+        grant = self._grant()
+        response = None if grant is None else self._reception.answer()
+        if grant is not None and response is not None:
+            grant.take_requests(response[2])
         return response
 
 

@@ -68,6 +68,9 @@ class WatchedFile(Generic[Content]):
         read: reads it.
         nothing: what a file that is gone holds.
         hint: what to do where there is no file.
+
+    Attributes:
+        next_look: time from which on `changed` looks at the file; before that it need not be called.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class WatchedFile(Generic[Content]):
     ) -> None:
         self.path = path
         self._kind, self._read, self._nothing, self._hint = kind, read, nothing, hint
-        self._next_look = 0.0
+        self.next_look = 0.0
         self._state: tuple[int, ...] | None = None
         self._said: tuple[object, str] | None = None
 
@@ -93,9 +96,9 @@ class WatchedFile(Generic[Content]):
 
     def changed(self, now: float) -> Content | None:
         """The keys in it, if it has changed. It is looked at once a second at most."""
-        if now < self._next_look:
+        if now < self.next_look:
             return None
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        self.next_look = now + SECONDS_BETWEEN_LOOKS
         state = self._look()
         if state == self._state:
             return None

@@ -312,7 +312,7 @@ class Call:
         rows: the rows of the output that are wanted, begin and end; None for all that there is.
         stored: the stored graph that is called; None if the graph came with the request.
         held: the bytes of the last of the tensors, which the server holds; the body has no bytes of them.
-        held_tags: what tells the elements of held tensors from others.
+        stored_tags: what tells its stored graph and held tensors from others.
         is_repeatable: whether a request of the same bytes means the same; not where it refers to held tensors.
         rest: what follows when this part of the call was computed, whose results are no answer; None of a whole call.
     """
@@ -328,6 +328,6 @@ class Call:
     rows: tuple[int, int | None] | None = None
     stored: KeptGraph | None = None
     held: Sequence[memoryview] = ()
-    held_tags: Sequence[str] = ()
+    stored_tags: Sequence[str] = ()
     is_repeatable: bool = True
     rest: CallRest | None = None

@@ -61,7 +61,7 @@ class PreparedCall:
         rows: the rows of the output that are wanted; None for the whole answer.
         stored: the stored graph that is called, if it is one.
         device: the call as a device computes it, if a library computes some of `plan` on processors; None if none does.
-        held_tags: what tells the elements of held tensors from others.
+        stored_tags: what tells its stored graph and held tensors from others.
         joins: whether it may be computed together with other calls of the stored graph; see `CallBatches`.
         heads: heads of answers, by worker, if they stream or are inline; filled when they are first sent.
     """
@@ -78,7 +78,7 @@ class PreparedCall:
     rows: OutputRows | None = None
     stored: KeptGraph | None = None
     device: PreparedCall | None = None
-    held_tags: Sequence[str] = ()
+    stored_tags: Sequence[str] = ()
     joins: bool = False
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
@@ -151,7 +151,7 @@ def prepare(call: Call, settings: Settings, *, has_devices: bool = False) -> Pre
     memory_bytes = call_bytes(plan, call.answer, 0 if call.memory else sum(sizes), decoding_bytes, settings)
     prepared = PreparedCall(
         plan, options, call.answer, sizes, order, aligned, memory_bytes, call.strings, call.timeout, rows,
-        call.stored, None, call.held_tags, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
+        call.stored, None, call.stored_tags, rows is None and not by_onnx_runtime and _joins(plan, call.stored),
     )  # fmt: skip
     names_processor = options.backend is not None and options.backend not in ("auto", "cuda", "directml")
     if not has_devices or not plan.libraries or names_processor or by_onnx_runtime or rows is not None:

@@ -31,7 +31,7 @@ def is_idle(connection: Any) -> bool:
     if (known := getattr(connection, "is_idle", None)) is not None:  # a connection of HTTP/2
         return known
     cycle = connection.cycle
-    if connection.flow.read_paused:  # a request waits for its turn
+    if connection.flow.read_paused or getattr(connection, "is_replaying", False):  # a request waits for its turn
         return False
     return (cycle is None or cycle.response_complete) and not connection.transport.is_closing()
 

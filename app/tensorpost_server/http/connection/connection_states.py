@@ -15,6 +15,7 @@ class Reading(enum.Enum):
     """What the bytes are that arrive next on a connection."""
 
     IDLE = "the beginning of a request, while no response is outstanding"
+    REPLAYED = "the rest of a body of known length, after a known head; its replay answers"
     PARSED = "a head, or a small or chunked body: they go to the parser"
     DIRECT = "a body of known length that is counted and not parsed"
     REFUSED = "discarded: a refusal waits for the responses before it"
@@ -25,6 +26,8 @@ class Event(enum.Enum):
     """What changes a connection's `Reading`."""
 
     REQUEST_BEGINS = "the first bytes of a request that is not replayed"
+    KNOWN_HEAD = "the first bytes of a request that is replayed when all of it has come"
+    REPLAY_ENDS = "that request is answered, or goes to the parser from its beginning"
     DIRECT_BODY = "a head is complete, and its body will be counted"
     BODY_ENDS = "the last byte of a counted body"
     ALL_ANSWERED = "a response is complete, and no other request has begun"
@@ -34,6 +37,8 @@ class Event(enum.Enum):
 
 TRANSITIONS: Mapping[tuple[Reading, Event], Reading] = {
     (Reading.IDLE, Event.REQUEST_BEGINS): Reading.PARSED,
+    (Reading.IDLE, Event.KNOWN_HEAD): Reading.REPLAYED,
+    (Reading.REPLAYED, Event.REPLAY_ENDS): Reading.IDLE,
     (Reading.PARSED, Event.DIRECT_BODY): Reading.DIRECT,
     (Reading.DIRECT, Event.BODY_ENDS): Reading.PARSED,
     (Reading.PARSED, Event.ALL_ANSWERED): Reading.IDLE,

@@ -82,10 +82,12 @@ class DirectBody(asyncio.BufferedProtocol):
         self._views.extend([view for view in views if view.nbytes])
         self._filled, self._least = 0, least
         try:
-            while self._views and (arrived := cycle.body[: self._views[0].nbytes]):
-                del cycle.body[: len(arrived)]
-                self._views[0][: len(arrived)] = arrived
-                self._advance(len(arrived))
+            while self._views and cycle.body:
+                count = min(self._views[0].nbytes, len(cycle.body))
+                with memoryview(cycle.body) as arrived:
+                    self._views[0][:count] = arrived[:count]
+                del cycle.body[:count]
+                self._advance(count)
             if self._filled >= least or not self._views or not cycle.more_body:
                 return self._filled
             if cycle.disconnected or cycle.response_complete:

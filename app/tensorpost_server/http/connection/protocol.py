@@ -12,8 +12,9 @@ included, is uvicorn's. What the bytes are that arrive next is a state (`connect
 4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed.
 5. Requests of different callers' addresses are read, begin and go on in turn, a few in each turn of the event loop
    (`request_turns.py`).
-6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
-   through the extension of `whole_messages.py`, is answered by its `Replay` (`whole_responses.py`).
+6. A request whose head is the same, byte for byte, as that of a request that was answered through the extension of
+   `whole_messages.py` is answered by its `Replay` (`whole_responses.py`); if its body arrives in parts, it is received
+   into the memory of its call first (`replayed_body.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .direct_body import DirectBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
+from .replayed_body import ReplayedBody
 from .request_parser import (
     HEAD_END,
     MOST_FIELDS,
@@ -51,7 +53,7 @@ from .request_turns import MOST_READ_IN_A_TURN, READ_COST
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
 from .whole_messages import WHOLE_MESSAGES
-from .whole_responses import whole_messages_of
+from .whole_responses import whole_messages_of, whole_response
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
         self._refusal: tuple[Refusal, str] | None = None  # with its request's id, from Event.REFUSE on
         self._last_replay = 0.0  # the loop's time
+        self._replayed: ReplayedBody | None = None  # the body that is received for its replay
         self.pace = CallerPace(self.limits)
         self.parser = RequestParser(self, self.limits.head_bytes)
 
@@ -99,6 +102,11 @@ class DirectProtocol(HttpToolsProtocol):
     def _arriving_body(self) -> DirectBody | None:
         """The counted body whose bytes arrive next."""
         return self._request.direct_body if self._reading is Reading.DIRECT else None
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the body of a known request is being received."""
+        return self._replayed is not None
 
     @property
     def _response_is_due(self) -> bool:
@@ -146,6 +154,9 @@ class DirectProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self.pipeline.clear()
         self._flow.backlog = b""
+        if self._replayed is not None:  # it waited for its turn
+            self._replayed.reception.end()
+            self._replayed = None
         if (body := self._request.direct_body) is not None:
             body.wake()
             self._request.direct_body = None  # it refers to this: that cycle would wait for the garbage collector
@@ -154,7 +165,7 @@ class DirectProtocol(HttpToolsProtocol):
         """Bytes came while the application waited for none in its memory."""
         self.pace.arrived_bytes += len(data)
         turns, few = self._shared.turns, len(self.connections) <= MOST_READ_IN_A_TURN
-        if self._flow.backlog:
+        if self._flow.backlog or self._replayed is not None:
             self._flow.backlog += data  # asyncio's transport on Windows delivers a read that was under way
         elif few or self._reading is not Reading.IDLE or turns.take_room(READ_COST):
             self._take(data)
@@ -178,10 +189,9 @@ class DirectProtocol(HttpToolsProtocol):
         if self._reading is Reading.IDLE:
             head_end = data.find(HEAD_END) + len(HEAD_END)
             head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
-            if head and not self._health_only and self._replay(head, data[head_end:]):
+            if head and not self._health_only and self._replay(head, data):
                 return
-            self._request = IncomingRequest(head, len(data) - head_end)
-            self._change(Event.REQUEST_BEGINS)
+            self._begin_request(head, len(data) - head_end)
         self._unset_keepalive_if_required()
         ended, cycle = self._reading in (Reading.REFUSED, Reading.LINGERING), self.cycle
         if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
@@ -189,21 +199,89 @@ class DirectProtocol(HttpToolsProtocol):
         if not ended:
             self._parse(data)
 
-    def _replay(self, head: bytes, body: bytes) -> bool:
-        """Answer a request whose head is known; False if the application has to."""
-        fields = self.server_state.default_headers
-        if not self._shared.replays.answer(head, body, self._address, self.transport, self.flow, fields):
+    def _begin_request(self, head: bytes, after_head: int) -> None:
+        self._request = IncomingRequest(head, after_head)
+        self._change(Event.REQUEST_BEGINS)
+
+    # ---- requests that are replayed ----------------------------------------------------------------------------------
+
+    def _replay(self, head: bytes, data: bytes) -> bool:
+        """Answer a request whose head is known, now or when its body has come; False if the application has to.
+
+        Args:
+            head: its head.
+            data: all that has come of it.
+        """
+        known = self._shared.replays.get(head)
+        if known is None or self.flow.write_paused or self.transport.is_closing():
             return False
+        arrived = len(data) - len(head)
+        if arrived < known.length and known.receive is not None and self.scheme == "http":
+            reception = known.receive(known.length, self._address)
+            if reception is None:
+                return False
+            self._last_replay = self.loop.time()
+            self._replayed = ReplayedBody(self, head, reception)
+            self._change(Event.KNOWN_HEAD)
+            self._replayed.begin(memoryview(data)[len(head) :])
+            return True
+        response = known.replay(data[len(head) :], self._address) if arrived == known.length else None
+        if response is None:
+            return False
+        self._write_replayed(response)
+        return True
+
+    def _write_replayed(self, response: tuple[bytes, bytes, int]) -> None:
+        self.transport.write(whole_response(self.server_state.default_headers, response[0], response[1]))
         self.server_state.total_requests += 1
         self._last_replay = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_handler()
+
+    def body_replayable(self) -> None:
+        """The body of a request that is replayed has come; reading is paused."""
+        if len(self.connections) <= MOST_READ_IN_A_TURN:
+            self._answer_replayable()
+        else:
+            self._shared.turns.begin(self._turns_of, self._answer_replayable)
+
+    def _answer_replayable(self) -> bool:
+        """Answer it by its replay, or let the application do that; False if its connection is closed."""
+        body = self._replayed
+        if body is None or self.transport.is_closing():
+            return False
+        response = None if self.flow.write_paused else body.reception.answer()
+        if response is None:
+            self.give_up_replay()
+            return True
+        self._replayed = None
+        body.reception.end()
+        self._change(Event.REPLAY_ENDS)
+        self._write_replayed(response)
+        if self._flow.backlog:
+            self._shared.turns.begin(self._turns_of, self._take_backlog, READ_COST)
+        else:
+            self.flow.resume_reading()
+            self._close_if_half_closed()
         return True
+
+    def give_up_replay(self) -> None:
+        """Parse the request that would be replayed, as far as it has come."""
+        body, self._replayed = self._replayed, None
+        if body is not None:
+            head, arrived = body.end()
+            self._change(Event.REPLAY_ENDS)
+            backlog, self._flow.backlog = self._flow.backlog, b""
+            self._begin_request(head, len(arrived) + len(backlog))
+            self._unset_keepalive_if_required()
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
+            self._parse(b"".join((head, arrived, backlog)))
 
     def timeout_keep_alive_handler(self) -> None:
         """The connection was idle for long, except for replays, which do not touch this timer."""
         left = self._last_replay + self.timeout_keep_alive - self.loop.time()
-        if left > 0 or self._flow.backlog:  # a request waits for its turn
+        if left > 0 or self._flow.backlog or self._replayed:  # a request is received, or waits for its turn
             self.timeout_keep_alive_task = self.loop.call_later(max(left, 0.1), self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
@@ -213,10 +291,10 @@ class DirectProtocol(HttpToolsProtocol):
         start = 0
         while start < len(data):
             if (body := self._arriving_body) is not None:
-                part = data[start : start + body.unread]
-                start += len(part)
-                super().on_body(part)
-                body.count(len(part))
+                end = min(start + body.unread, len(data))
+                super().on_body(cast("bytes", memoryview(data)[start:end]))  # which it appends to others
+                count, start = end - start, end
+                body.count(count)
                 continue
             if len(self.pipeline) >= MOST_QUEUED:
                 self.flow.pause_reading()
@@ -243,7 +321,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
         """The caller sends no more; whether the transport stays open until complete requests are answered."""
-        is_due = self._response_is_due or bool(self._flow.backlog)
+        is_due = self._response_is_due or bool(self._flow.backlog) or self._replayed is not None
         stays = is_due and self._reading is not Reading.LINGERING and self.transport.can_write_eof()
         if stays:
             self._close.half_close(self._end_half_closed)
@@ -304,7 +382,7 @@ class DirectProtocol(HttpToolsProtocol):
                 extensions[RECEIVE_INTO] = {"receive_into": body.receive_into, "arrived_bytes": body.arrived_bytes}
         else:
             request.unparsed_body = length
-        if not into_memory and not (self.config.access_log and cycle.access_log):  # which uvicorn writes where it sends
+        if not (self.config.access_log and cycle.access_log):  # which uvicorn writes where it sends
             extensions[WHOLE_MESSAGES] = {"whole_messages": whole_messages_of(cycle, request, self._shared.replays)}
 
     def on_body(self, body: bytes) -> None:
@@ -405,6 +483,7 @@ class DirectProtocol(HttpToolsProtocol):
         """The server stops: the response that is being made is the last one."""
         if self._reading is Reading.IDLE:
             self._take_backlog()
+        self.give_up_replay()
         if self._active is not None:
             self._active.keep_alive = False
         super().shutdown()
@@ -413,6 +492,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         """Close the connection if the caller is too slow; `now` is the loop's time in seconds."""
+        if self._replayed is not None and not self._replayed.is_complete:
+            self.give_up_replay()  # this body does not come at once: the application has limits for it
         phase = self.pace.slow_phase(
             now, self.transport, self.cycle,
             writes=not self.flow.write_paused,

@@ -26,16 +26,41 @@ ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes, int] | None]
 200, and how many requests of its key's quota it counts as; None to let the application answer."""
 
 
+class Reception(Protocol):
+    """Memory that a body is received into, and the answer to it; `end` is called in any case.
+
+    Attributes:
+        memory: room for the whole body.
+    """
+
+    memory: memoryview
+
+    def answer(self) -> tuple[bytes, bytes, int] | None:
+        """The answer to the body that is in the memory now; see `ReplayFunction`. Called once at most."""
+        ...
+
+    def end(self) -> None:
+        """Let go of the memory; a second call does nothing."""
+        ...
+
+
+ReceiveFunction = Callable[[int, str | None], Reception | None]
+"""Takes memory for a body of this many bytes, from this peer's address; None to let the application receive it."""
+
+
 class SendWhole(Protocol):
     """Sends a response 200."""
 
-    def __call__(self, lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+    def __call__(
+        self, lines: bytes, body: bytes, replay: ReplayFunction | None = None, receive: ReceiveFunction | None = None
+    ) -> bool:
         """Write the whole response, if that can be done now.
 
         Args:
             lines: the header fields as `field_lines` writes them, Content-Length among them.
             body: the response's body, as long as Content-Length says.
             replay: answers a later request with the same HTTP head; None if there is no such function.
+            receive: takes the body of such a request if it arrives in parts; None if the application has to.
 
         Returns:
             False if nothing was done and ASGI's `send` must be used: the caller is slow or gone, or this is the

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import NamedTuple
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ..bounded_cache import MOST_KEY_BYTES, BoundedCache
 from .connection_states import IncomingRequest
-from .whole_messages import ReplayFunction, WholeMessages
+from .whole_messages import ReceiveFunction, ReplayFunction, WholeMessages
 
 
-class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
-    """Replays by the head of a request, each with the length of the body of such a request."""
+class KnownRequest(NamedTuple):
+    """What answers requests whose head is known.
 
-    def keep(self, request: IncomingRequest, replay: ReplayFunction) -> None:
-        """Keep the replay of a request that was a read of its own: then these bytes, and no others, are its head."""
-        if 0 < len(request.head) <= MOST_KEY_BYTES and request.after_head == request.content_length:
-            self.put(request.head, (replay, request.content_length))
+    Attributes:
+        length: the length of the body of such a request.
+        replay: answers such a body.
+        receive: takes such a body if it arrives in parts; None if the application has to.
+    """
 
-    def answer(
-        self, head: bytes, body: bytes, address: str | None, transport: asyncio.Transport, flow: FlowControl,
-        default_headers: list[tuple[bytes, bytes]],
-    ) -> bool:  # fmt: skip
-        """Answer a request whose head is known; False if the application has to."""
-        known = self.get(head)
-        if known is None or len(body) != known[1] or flow.write_paused or transport.is_closing():
-            return False
-        response = known[0](body, address)
-        if response is None:
-            return False
-        transport.write(_whole_response(default_headers, response[0], response[1]))
-        return True
+    length: int
+    replay: ReplayFunction
+    receive: ReceiveFunction | None
 
 
-def _whole_response(default_headers: list[tuple[bytes, bytes]], lines: bytes, body: bytes) -> bytes:
+class ReplayCache(BoundedCache[bytes, KnownRequest]):
+    """Replays by the head of a request."""
+
+    def keep(self, request: IncomingRequest, replay: ReplayFunction, receive: ReceiveFunction | None) -> None:
+        """Keep the replay of a request whose head began a read: then these bytes, and no others, are its head.
+
+        Requests that come in parts are replayed only with `receive`.
+        """
+        length = request.content_length
+        is_useful = request.after_head == length or (receive is not None and request.after_head < length)
+        if 0 < len(request.head) <= MOST_KEY_BYTES and is_useful:
+            self.put(request.head, KnownRequest(length, replay, receive))
+
+
+def whole_response(default_headers: list[tuple[bytes, bytes]], lines: bytes, body: bytes) -> bytes:
     """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
     usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
     return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)
@@ -43,6 +47,7 @@ def _whole_response(default_headers: list[tuple[bytes, bytes]], lines: bytes, bo
 
 def whole_messages_of(cycle: RequestResponseCycle, request: IncomingRequest, replays: ReplayCache) -> WholeMessages:
     """The extension `WholeMessages` of a request."""
+    waits = cycle.waiting_for_100_continue  # with the body, for `100 Continue`
 
     def receive() -> bytes | None:
         """See `WholeMessages.receive`."""
@@ -51,16 +56,19 @@ def whole_messages_of(cycle: RequestResponseCycle, request: IncomingRequest, rep
         body, cycle.body = bytes(cycle.body), bytearray()
         return body
 
-    def send(lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+    def send(
+        lines: bytes, body: bytes, replay: ReplayFunction | None = None, receive: ReceiveFunction | None = None
+    ) -> bool:
         """See `SendWhole`: what uvicorn's `send` does with the two messages, where nothing is special."""
-        if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+        unusual = cycle.more_body or cycle.response_started or cycle.disconnected
+        if unusual or cycle.flow.write_paused or not cycle.keep_alive:
             return False
         cycle.response_started = True
-        cycle.transport.write(_whole_response(cycle.default_headers, lines, body))
+        cycle.transport.write(whole_response(cycle.default_headers, lines, body))
         cycle.response_complete = True
         cycle.message_event.set()
         if replay is not None:
-            replays.keep(request, replay)
+            replays.keep(request, replay, None if waits else receive)
         cycle.waiting_for_100_continue = False
         cycle.on_response()
         return True

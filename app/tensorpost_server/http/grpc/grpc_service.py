@@ -31,7 +31,7 @@ from ..connection.http2 import Http2Connection
 from ..connection.http2_stream import Http2Shared, Stream
 from ..connection.timeouts import ConnectionLimits
 from ..connection.tls import grpc_files
-from ..connection.whole_messages import WHOLE_MESSAGES, ReplayFunction, WholeMessages
+from ..connection.whole_messages import WHOLE_MESSAGES, ReceiveFunction, ReplayFunction, WholeMessages
 from ..open_inference.infer_format import JSON_LENGTH
 from ..open_inference.inference_wire import CODEC
 from ..request_body import ClientDisconnected
@@ -303,7 +303,10 @@ class GrpcServer:
             left.clear()
             return whole
 
-        def send_whole(lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+        def send_whole(
+            lines: bytes, body: bytes, replay: ReplayFunction | None = None, receive: ReceiveFunction | None = None
+        ) -> bool:
+            del receive  # messages are collected whole
             statuses.append(200)
             answer_headers.update(_fields(lines))
             answer.append(body)

@@ -38,17 +38,20 @@ class JoinedMetrics(Collector):
 
     Args:
         texts: the metrics of each process, in Prometheus's text format.
+        ended: the same of processes that have ended, of which only what was counted is used.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
+    def __init__(self, texts: Sequence[str], ended: Sequence[str] = ()) -> None:
+        self._texts, self._ended = texts, ended
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, with one sample for each name and labels."""
         metrics: dict[str, Metric] = {}
         values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], list[float]]] = {}
-        for text in self._texts:
+        for text, is_ended in [*((text, False) for text in self._texts), *((text, True) for text in self._ended)]:
             for metric in text_string_to_metric_families(text):
+                if is_ended and metric.type not in ("counter", "histogram"):
+                    continue
                 metrics.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 found = values.setdefault(metric.name, {})
                 for sample in metric.samples:

@@ -61,6 +61,7 @@ class RequestRecord(NamedTuple):
         graph: the nodes of a graph, and how long its steps took; None if it was no graph, or not planned.
         is_joined: whether it was computed in a batch with an earlier call of the same caller by the same door.
         model_version: the version of the stored graph that it called; None if it called none.
+        server_timing: `stages` as the header field `Server-Timing` has them, if they were written so for the record.
     """
 
     ended: float
@@ -82,6 +83,7 @@ class RequestRecord(NamedTuple):
     graph: GraphRecord | None = None
     is_joined: bool = False
     model_version: int | None = None
+    server_timing: str | None = None
 
 
 class RequestTrace(NamedTuple):

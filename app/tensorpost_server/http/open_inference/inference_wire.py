@@ -91,6 +91,7 @@ class InferenceWire:
     __slots__ = ("_codec", "_fields", "_model", "_regions", "_scope", "_slow_threads", "_tensors", "_used")
 
     takes_long = False
+    needs_devices = True
 
     def __init__(
         self, model: Model, regions: SharedMemory, tensors: CallerTensors, scope: Scope, fields: Mapping[bytes, bytes]

@@ -16,6 +16,9 @@ from .models import VERSION
 INFER_PATH = re.compile(r".*?/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """Path of an inference: the model and the version in it, if any."""
 
+MOST_MODELS = 10_000
+"""The versions of models whose counts are kept: of all operators, and of the stored graphs that were called last."""
+
 _STAGES = {"queue": ("plan", "admit"), "compute_input": ("head", "receive"), "compute_infer": ("compute",)}
 """The stages of a call whose time each duration has; what is left of the whole is `compute_output`."""
 
@@ -88,7 +91,7 @@ def _added(one: Any, other: Any) -> Any:
 
 
 class ModelStatistics:
-    """Counts the inferences of each version of each model.
+    """Counts the inferences of each version of each model, of the `MOST_MODELS` that were called last.
 
     Args:
         key_of: what the counts of a caller's model are kept by: whose it is, and its name; None for a name that is
@@ -108,7 +111,10 @@ class ModelStatistics:
                 key = self._key_of(record.caller, inference[1])
                 if key is not None:
                     version = record.model_version or int(VERSION)
-                    self._counts.setdefault((*key, version), _Counts()).add(record)
+                    counts = self._counts[*key, version] = self._counts.pop((*key, version), None) or _Counts()
+                    counts.add(record)
+                    if len(self._counts) > MOST_MODELS:
+                        del self._counts[next(iter(self._counts))]
 
     def of_model(self, owner: str, name: str, versions: Sequence[int]) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/stats`.

@@ -164,8 +164,9 @@ async def delete_graph(request: Request) -> Response:
     service, parameters = service_of(request), _parameters(request)
     refuse_unknown(parameters, ["version"])
     owner, name = service.owner_of(request.scope), request.path_params["name"]
-    service.graphs.delete(owner, name, parameters.get("version"))
-    await service.shared_graphs.publish(owner, name)
+    async with service.shared_graphs.staged() as staged:
+        service.graphs.delete(owner, name, parameters.get("version"))
+        await service.shared_graphs.publish(owner, name, staged)
     return Response(status_code=204)
 
 
@@ -186,8 +187,9 @@ async def _store(request: Request, name: str | None) -> JsonDocument:
         source = await threads.run(True, read_source, content, kind, settings)
         batches = await threads.run(bool(parameters), batches_from_query, parameters, source)
     stored = GraphVersion.of(content, source, version or 1, batches)
-    graph, is_new = service.graphs.put(owner, name, [stored], keeps_others=version is not None)
-    await service.shared_graphs.publish(owner, graph.name, [StoredContent(stored.version, content, kind)])
+    async with service.shared_graphs.staged([StoredContent(stored.version, content, kind)]) as staged:
+        graph, is_new = service.graphs.put(owner, name, [stored], keeps_others=version is not None)
+        await service.shared_graphs.publish(owner, graph.name, staged)
     described = await threads.run(True, _description, graph, service.graphs.versions(owner, graph.name), {})
     location = f"/v1/graphs/{graph.name}" + ("" if version is None else f"?version={version}")
     return JsonDocument(described, 201 if is_new else 200, {"Location": location})

@@ -18,6 +18,7 @@ from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 
 from ...settings import Settings
+from ...shared.siblings import CHANGE_SECONDS
 from ..background_threads import INLINE_TEXT_BYTES, CallerThreads
 from ..caller_address import caller_of
 from ..caller_watch import CallerWatch
@@ -154,15 +155,16 @@ async def load_model(request: Request) -> Response:
         if load.files:
             ticket.grow(sum([reading_bytes(file.content, None, settings) for file in load.files]))
             versions = [await threads.run(True, _read_version, file, name, load, settings) for file in load.files]
-            service.graphs.put(owner, name, versions)
             stored = [StoredContent(file.version, file.content, None) for file in load.files]
-            await service.shared_graphs.publish(owner, name, stored)
+            async with service.shared_graphs.staged(stored) as staged:
+                service.graphs.put(owner, name, versions)
+                await service.shared_graphs.publish(owner, name, staged)
             return Response()
         has_file = not service.models.has(name) and not service.graphs.is_of(owner, name)
         if has_file and settings.graphs is not None:
             files = await threads.run(True, read_graph_folder, settings.graphs, settings, name)
             service.graphs.take_files(files, name)
-            await service.group.siblings.ask(FOLDER_QUESTION, name)
+            await service.group.siblings.ask(FOLDER_QUESTION, name, seconds=CHANGE_SECONDS)
     model = _model(request)
     if load.config is not None:
         if model.stored is None:
@@ -173,8 +175,9 @@ async def load_model(request: Request) -> Response:
             version: await threads.run(True, configured_batches, load.config, name, known[version], None)
             for version in chosen
         }
-        service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
-        await service.shared_graphs.publish(owner, name)
+        async with service.shared_graphs.staged() as staged:
+            service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
+            await service.shared_graphs.publish(owner, name, staged)
     return Response()
 
 
@@ -194,8 +197,9 @@ async def unload_model(request: Request) -> Response:
     if model.stored is None:
         raise NoBackend("operators cannot be unloaded")
     owner = service.owner_of(request.scope)
-    service.graphs.delete(owner, model.name)
-    await service.shared_graphs.publish(owner, model.name)
+    async with service.shared_graphs.staged() as staged:
+        service.graphs.delete(owner, model.name)
+        await service.shared_graphs.publish(owner, model.name, staged)
     return Response()
 
 

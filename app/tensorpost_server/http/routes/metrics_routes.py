@@ -39,17 +39,23 @@ async def read_metrics(request: Request) -> Response:
     encode, content_type = _encoder(",".join(request.headers.getlist("accept")))
     async with service.scraping:  # those that wait hold no samples, which may be megabytes
         if service.group.is_shared:
-            own, *others = await asyncio.gather(own_metrics(service), service.group.siblings.ask(METRICS_QUESTION))
-            joined = JoinedMetrics([own, *[text for texts in others for text in texts]])
+            own, others = await asyncio.gather(own_metrics(service), service.group.siblings.ask(METRICS_QUESTION))
+            live = dict([own, *others])
+            ended = [] if service.kept_metrics is None else service.kept_metrics.read(live.keys())
+            joined = JoinedMetrics([*live.values()], ended)
             text = await CallerThreads(service.parsing, "metrics").run(True, encode, joined)
         else:
             text = await _written_metrics(service, encode)
     return Response(text, headers={"Vary": "Accept"}, media_type=content_type)
 
 
-async def own_metrics(service: Service) -> str:
-    """The metrics of this process, for another one that joins them."""
-    return (await _written_metrics(service, generate_latest)).decode()
+async def own_metrics(service: Service) -> tuple[str, str]:
+    """The name of this process and its metrics, which are kept for when it has ended; for one that joins them."""
+    text, kept = (await _written_metrics(service, generate_latest)).decode(), service.kept_metrics
+    if kept is None:
+        return "", text
+    await CallerThreads(service.parsing, "metrics").run(True, kept.write, text)
+    return kept.name, text
 
 
 async def _written_metrics(service: Service, encode: Callable[[Collector], bytes]) -> bytes:

@@ -143,7 +143,7 @@ async def read_tensor(request: Request) -> Response:
         format_ = wire.format(header_fields(scope["headers"]), 0)
         call = await wire.call(request.url.query, format_)
         prepared = prepare(call, service.settings)
-        worker = service.workers().choose(prepared.plan, prepared.options.backend)
+        worker = service.opened().choose(prepared.plan, prepared.options.backend)
         if not prepared.answer.streams:  # its length is known when it has been written
             assert isinstance(call.answer, OperatorAnswer)
             response = Response(media_type=call.answer.format.response.value)
@@ -174,6 +174,7 @@ async def _hold(request: Request, name: str | None) -> JsonDocument:
     service, fields, owner = service_of(request), header_fields(request.scope["headers"]), _owner(request)
     parameters = read_query(request.url.query)
     replaces = replace_of(parameters)
+    service.workers()  # refuses when a device was lost: the process ends, and only other ones would have the tensor
     if replaces and fields.get(b"if-none-match", b"").strip() == b"*":
         raise InvalidParameter("If-None-Match: * and replace=true contradict each other; send one of them")
     if name is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from ...shared.process_group import ProcessGroup
-from ...shared.shared_folder import shared_file
+from ...shared.shared_folder import graph_path, room_for, shared_file
+from ...shared.siblings import CHANGE_SECONDS
 from ..background_threads import CallerThreads
 from .graph_table import GraphRow, GraphTable, Published, VersionHere
 
@@ -30,12 +33,34 @@ class GraphShelf(Protocol):
         """Another number after each change that another process has made."""
         ...
 
+    @property
+    def copies(self) -> int:
+        """How many processes take the memory of a graph from the same budget."""
+        ...
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether `publish` and `rows` do not suspend; else changes in this process wait for one another."""
+        ...
+
     async def rows(self) -> Sequence[GraphRow]:
         """All versions of all graphs."""
         ...
 
-    async def put(self, file: str, content: bytes, threads: CallerThreads) -> None:
-        """Keep what was stored, by a name that is new."""
+    def has(self, number: int) -> bool:
+        """Whether the table has a graph that it had a moment ago, if this process may have changed it since."""
+        ...
+
+    async def put(self, content: bytes, threads: CallerThreads) -> str:
+        """Keep what was sent to be stored; the name of the file, which is new.
+
+        Raises:
+            InsufficientStorage: there is no room.
+        """
+        ...
+
+    def discard(self, files: Sequence[str]) -> None:
+        """Remove files that no row names."""
         ...
 
     async def read(self, file: str, threads: CallerThreads) -> bytes | None:
@@ -95,12 +120,34 @@ class ProcessShelf:
     def version(self) -> int:
         return self._group.database.version
 
+    @property
+    def copies(self) -> int:
+        return self._group.processes
+
+    @property
+    def is_immediate(self) -> bool:
+        return True
+
     async def rows(self) -> Sequence[GraphRow]:
         return self._table.rows()
 
-    async def put(self, file: str, content: bytes, threads: CallerThreads) -> None:
+    def has(self, number: int) -> bool:
+        return self._table.used(number) is not None
+
+    async def put(self, content: bytes, threads: CallerThreads) -> str:
         assert self._group.folder is not None
-        await threads.run(True, shared_file(self._group.folder, file).write_bytes, content)
+        path = graph_path(self._group.folder, self._group.place, secrets.token_hex(8))
+        try:
+            await threads.run(True, _write, path, content)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path.name
+
+    def discard(self, files: Sequence[str]) -> None:
+        assert self._group.folder is not None
+        for file in files:
+            shared_file(self._group.folder, file).unlink(missing_ok=True)
 
     async def read(self, file: str, threads: CallerThreads) -> bytes | None:
         assert self._group.folder is not None
@@ -113,11 +160,11 @@ class ProcessShelf:
         self, owner: str, name: str, here: Sequence[VersionHere], known: Collection[int]
     ) -> Published:  # fmt: skip
         published = self._table.publish(owner, name, here, known)
-        self._remove(published.unused)
+        self.discard(published.unused)
         return published
 
     async def tell(self) -> None:
-        await self._group.siblings.ask(GRAPHS_QUESTION)
+        await self._group.siblings.ask(GRAPHS_QUESTION, seconds=CHANGE_SECONDS)
 
     def note_uses(self, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> Sequence[int]:
         del all_uses  # the others ask when they need them
@@ -125,14 +172,14 @@ class ProcessShelf:
 
     def last_use(self, number: int, since: float) -> float | None:
         dropped, unused = self._table.drop_idle(since, number)
-        self._remove(unused)
+        self.discard(unused)
         return None if dropped else self._table.used(number)
 
     async def uses_elsewhere(self) -> Sequence[GraphUse]:
         answers: list[list[GraphUse]] = await self._group.siblings.ask(USES_QUESTION)
         return [use for uses in answers for use in uses]
 
-    def _remove(self, files: Sequence[str]) -> None:
-        assert self._group.folder is not None
-        for file in files:
-            shared_file(self._group.folder, file).unlink(missing_ok=True)
+
+def _write(path: Path, content: bytes) -> None:
+    with room_for(path, len(content)):
+        path.write_bytes(content)

@@ -37,7 +37,7 @@ from ...settings import Settings
 from ..multipart import MOST_VALUES
 from ..request_body import JSON_MEMORY_FACTOR
 from .call_parser import MOST_JSON_CONTAINERS, CallInput, as_document, read_document
-from .staged_calls import RestOfModel, bound
+from .staged_calls import RestOfModel, StoredConstant, bound
 
 _MOST_READ_GRAPHS = 8
 """Graphs of a model that are kept, each for other sizes or elements. With an input that decides sizes no call is
@@ -219,11 +219,11 @@ class StoredModel:
 
     Attributes:
         model: the model. Its arrays are copies: in a file, they begin anywhere.
-        views: the bytes of its constants, by the identity of their arrays.
+        views: its constants by the identity of their arrays.
     """
 
     model: OnnxModel
-    views: Mapping[int, memoryview]
+    views: Mapping[int, StoredConstant]
     size_in_bytes: int
     inputs: Sequence[DeclaredTensor]
     call_inputs: Sequence[CallInput]
@@ -248,7 +248,7 @@ class StoredModel:
         # Whole numbers of few elements, as the shape of a Reshape.
         small = frozenset([each.name for each in inputs if _is_small(each)])
         arrays = [*initializers.values(), *[array for node in nodes for array in _arrays_of(node)]]
-        views = {id(array): _bytes_of(array) for array in arrays}
+        views = {id(array): StoredConstant(array, _bytes_of(array)) for array in arrays}
         return cls(model, views, size, inputs, given, small)
 
     @property

@@ -115,6 +115,11 @@ class StoreEntry:
         return self.digest, self.version, self.batches
 
     @property
+    def tag(self) -> str:
+        """What tells its answers from those of any other graph."""
+        return f"graph {self.version} {self.digest}"
+
+    @property
     def input_names(self) -> frozenset[str]:
         """The inputs that each call sends."""
         return frozenset([tensor.name for tensor in self.source.inputs])
@@ -150,6 +155,7 @@ class GraphStore:
         is_taken: whether a name is another model's in `/v2`.
         when_dropped: called with each graph that is not kept any more.
         is_idle: whether a graph that nobody has called here since a time may be dropped.
+        copies: how many processes keep each graph of a caller.
     """
 
     settings: Settings
@@ -157,6 +163,7 @@ class GraphStore:
     is_taken: Callable[[str], bool]
     when_dropped: Callable[[StoreEntry], object] = lambda _: None
     is_idle: Callable[[StoreEntry, float], bool] = lambda _entry, _since: True
+    copies: int = 1
     _graphs: dict[tuple[str | None, str], _Versions] = field(default_factory=dict[tuple[str | None, str], _Versions])
 
     def find(self, owner: str, name: str, version: str | None = None) -> StoreEntry:
@@ -255,7 +262,7 @@ class GraphStore:
                 "the memory of your stored graphs", whole, settings.max_stored_graph_bytes,
                 "TENSORPOST_MAX_STORED_GRAPH_BYTES",
             )  # fmt: skip
-        self.admission.keep(size)
+        self.admission.keep(size, copies=self.copies)
         for each in before:
             self._drop(each)
         entries = [_new_entry(owner, name, each) for each in versions]
@@ -308,8 +315,6 @@ class GraphStore:
             LimitExceeded, InsufficientStorage, TooBusy: there is no memory for it.
         """
         before = self._graphs.get((owner, name), {}).get(version.version)
-        if before is not None and not before.number:
-            return  # a request of this process stores another one, and will replace that one
         self.admission.keep(version.source.size_in_bytes)
         if before is not None:
             self._drop(before)

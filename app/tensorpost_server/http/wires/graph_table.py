@@ -31,6 +31,11 @@ class GraphRow(NamedTuple):
     file: str
     batches: str
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Owner, name and version, of which there is one row."""
+        return self.owner, self.name, self.version
+
 
 class VersionHere(NamedTuple):
     """A version of a graph as a process has it.
@@ -93,12 +98,14 @@ class GraphTable:
             rows = {row.version: row for row in map(GraphRow._make, found)}
             for version, row in rows.items():
                 mine = wanted.get(version)
-                if mine is None and row.number not in known:
-                    continue  # another process has just stored it
-                if mine is None or mine.file is not None or mine.batches != row.batches:
+                if mine is None:
+                    is_over = row.number in known  # else another process has just stored it
+                else:
+                    is_over = mine.file is not None or (mine.number == row.number and mine.batches != row.batches)
+                if is_over:
                     database.execute("DELETE FROM graphs WHERE number = ?", (row.number,))
                 else:
-                    del wanted[version]  # it is as it was, or another process has stored it again
+                    wanted.pop(version, None)  # it is as it was, or another process has stored it again
             for version, mine in wanted.items():
                 if mine.file is not None:
                     file, media_type = mine.file, mine.media_type
@@ -112,7 +119,7 @@ class GraphTable:
                     (owner, name, version, media_type, file, mine.batches, mine.used),
                 ).lastrowid
                 numbers[version] = added or 0
-            unused = [row.file for row in rows.values() if not self._is_named(row.file)]
+            unused = [row.file for row in rows.values() if not self.is_named(row.file)]
         return Published(numbers, unused)
 
     def note_use(self, number: int, used: float) -> bool:
@@ -138,7 +145,8 @@ class GraphTable:
         with self._database.change() as database:
             query = "DELETE FROM graphs WHERE used < ? AND number = ifnull(?, number) RETURNING file"
             files = [file for (file,) in database.execute(query, (since, number)).fetchall()]
-            return len(files), [file for file in files if not self._is_named(file)]
+            return len(files), [file for file in files if not self.is_named(file)]
 
-    def _is_named(self, file: str) -> bool:
+    def is_named(self, file: str) -> bool:
+        """Whether a row names a file."""
         return self._database.connection.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is not None

@@ -78,6 +78,8 @@ class OperatorWire:
         "takes_long",
     )  # fmt: skip
 
+    needs_devices = True
+
     def __init__(self, dialect: Dialect, operator: str, tensors: CallerTensors) -> None:
         self._dialect, self._operator, self._tensors = dialect, operator, tensors
         self._held: list[HeldInput] = []
@@ -244,16 +246,17 @@ class OperatorWire:
             memory = None if memory is None else read_strings(strings, tensors, memory)
         if memory is not None:
             memory, held = [*memory, *held], []
-        tags = [each.tag for each in self._held]
-
+        tags, stored = [each.tag for each in self._held], None
+        if isinstance(self._dialect, StoredDialect):
+            stored = self._dialect.stored
+            tags.append(stored.tag)
         answered = self._answered(format_, id_, rows, keep)
         if rest is not None:
             left = StagedCall(rest, [each.name for each in tensors], tensors, options, answered, rows, tags)
             return stage_call(graph, options, tensors, left, memory=memory, encoded=encoded, held=held)
-        stored = self._dialect.stored if isinstance(self._dialect, StoredDialect) else None
         return Call(
             graph, options, tensors, answered(graph), memory, encoded, strings, rows=rows, stored=stored, held=held,
-            held_tags=tags, is_repeatable=not self._held and keep is None,
+            stored_tags=tags, is_repeatable=not self._held and keep is None,
         )  # fmt: skip
 
     def _answered(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Container, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensorpost.values.problems import TensorpostError
 
@@ -50,6 +50,24 @@ class StoredContent(NamedTuple):
 
 
 @dataclass(slots=True)
+class StagedChange:
+    """A change of a graph that is about to be made.
+
+    Attributes:
+        files: what was sent to be stored, by its names, and its media types; by version.
+        turn: ends the turn of the change, if changes wait for one another.
+    """
+
+    files: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
+    turn: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def take(self) -> StagedChange:
+        """All of it, for `publish`."""
+        files, self.files = self.files, {}
+        return StagedChange(files, self.turn.pop_all())
+
+
+@dataclass(slots=True)
 class SharedGraphs:
     """The graphs of callers in all processes. It does nothing if there is one process.
 
@@ -66,53 +84,124 @@ class SharedGraphs:
     threads: WorkerThreads
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _version: int = -1
+    _is_complete: bool = True
+    _publishing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _known: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         if self.shelf.is_shared:
             self.store.is_idle = self._is_idle_everywhere
+            self.store.copies = self.shelf.copies
 
-    async def publish(self, owner: str, name: str, stored: Sequence[StoredContent] = ()) -> None:
-        """Let all processes have a graph of a caller as this one has it.
+    @asynccontextmanager
+    async def staged(self, stored: Sequence[StoredContent] = ()) -> AsyncGenerator[StagedChange]:
+        """Around each change of the store: what was sent lies where the other processes can read it.
+
+        That comes before a graph is put into the store, so that between that and what `publish` writes no other change
+        can come: nothing waits there, or others wait for their turn. Else the processes would disagree about the two.
+        What `publish` has not taken is removed.
+
+        Args:
+            stored: what was sent; empty if versions are changed or deleted only.
+
+        Raises:
+            InsufficientStorage: the file system has too little room.
+        """
+        staged = StagedChange()
+        try:
+            for each in stored if self.shelf.is_shared else ():
+                staged.files[each.version] = await self.shelf.put(each.content, self._threads), each.media_type
+            if not self.shelf.is_immediate:
+                await staged.turn.enter_async_context(self._lock)
+            yield staged
+        finally:
+            await staged.turn.aclose()
+            self._discard(staged)
+
+    async def publish(self, owner: str, name: str, staged: StagedChange) -> None:
+        """Let all processes have a graph of a caller as this one has it; called at once after the change.
 
         Args:
             owner: the caller.
             name: the graph's name.
-            stored: what was sent now; empty if versions were changed or deleted only.
+            staged: the change.
+
+        Raises:
+            TensorpostError: it cannot be written; this process has then what the others have.
         """
         if not self.shelf.is_shared:
             return
-        files = {each.version: f"graph-{secrets.token_hex(8)}" for each in stored}
-        for each in stored:
-            await self.shelf.put(files[each.version], each.content, self._threads)
-        media_types = {each.version: each.media_type for each in stored}
-        async with self._lock:
-            entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
-            here = [
-                VersionHere(
-                    version, entry.number, _text_of(entry.batches), entry.used, files.get(version),
-                    media_types.get(version),
-                )
-                for version, entry in entries.items()
-            ]  # fmt: skip
-            published = await self.shelf.publish(owner, name, here, self._known)
-            for version, number in published.numbers.items():
-                entries[version].number = number
-                self._known.add(number)
-        await self.shelf.tell()
+        writing = self._write(owner, name, staged.take())
+        if self.shelf.is_immediate:
+            await writing  # which does not suspend, unless it fails
+        else:
+            await self._in_any_case(writing)
+        await self._in_any_case(self.shelf.tell())
+
+    async def _in_any_case(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, also if the caller goes."""
+        task = asyncio.ensure_future(doing)
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+        await asyncio.shield(task)
+
+    async def _write(self, owner: str, name: str, staged: StagedChange) -> None:
+        """Write into the table what this process has of a graph."""
+        try:
+            async with staged.turn:
+                entries = self._own(owner, name)
+                here = [
+                    VersionHere(
+                        version, entry.number, _text_of(entry.batches), entry.used,
+                        *staged.files.get(version, (None, None)),
+                    )
+                    for version, entry in entries.items()
+                ]  # fmt: skip
+                published = await self.shelf.publish(owner, name, here, self._known)
+                for version, number in published.numbers.items():
+                    entries[version].number = number
+                    self._known.add(number)
+        except BaseException as error:
+            self._discard(staged)
+            if isinstance(error, TensorpostError):
+                for entry in self._own(owner, name).values():
+                    self.store.drop(entry)
+                self._version = -1
+                await self.synchronize()
+            raise
+
+    def _own(self, owner: str, name: str) -> dict[int, StoreEntry]:
+        return {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
+
+    def _discard(self, staged: StagedChange) -> None:
+        if staged.files:
+            self.shelf.discard([file for file, _ in staged.files.values()])
 
     async def synchronize(self) -> None:
-        """Store and drop graphs in this process as the table says."""
+        """Store and drop graphs in this process as the table says. What there is no memory for is tried again."""
+        if not self.shelf.is_shared:
+            return
         async with self._lock:
+            self._is_complete = True
             while (version := self.shelf.version) != self._version:
-                self._version = version
                 rows = {row.number: row for row in await self.shelf.rows()}
-                for entry in [each for each in self.store.entries() if each.number and each.number not in rows]:
-                    self.store.drop(entry)
+                self._version = version
+                keys = {row.key for row in rows.values()}  # those that were replaced stay until the new one is here
+                for entry in self._not_in(rows):
+                    if (entry.owner, entry.name, entry.version) not in keys:
+                        self.store.drop(entry)
                 here = {each.number for each in self.store.entries()}
                 self._known = {*rows} & here
                 for row in [row for number, row in rows.items() if number not in here]:
                     await self._take_over(row)
+            if not self._is_complete:
+                self._version = -1
+                for entry in self._not_in({row.number for row in await self.shelf.rows()}):
+                    self.store.drop(entry)  # none is better than the one before
+
+    def _not_in(self, rows: Container[int]) -> list[StoreEntry]:
+        """The graphs of callers that these rows of the table do not have."""
+        return [each for each in self.store.entries() if each.number and each.number not in rows]
 
     async def read_folder_graph(self, name: str) -> None:
         """Read a graph of the server's folder again, as another process has done."""
@@ -153,12 +242,15 @@ class SharedGraphs:
                 return  # it was replaced meanwhile, which the next look at the table finds
             source = await self._threads.run(True, read_source, content, row.media_type, self.settings)
             batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
+            if not self.shelf.has(row.number):
+                return  # it was replaced meanwhile, perhaps by this process
             self.store.take_over(
                 row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
             )
             self._known.add(row.number)
-        except TensorpostError as error:
-            _log.error("the graph %r, which another process has stored, is not here: %s", row.name, error.detail)
+        except (TensorpostError, MemoryError, OSError) as error:
+            self._is_complete = False
+            _log.error("the graph %r, which another process has stored, is not here yet: %s", row.name, error)
 
     def _is_idle_everywhere(self, entry: StoreEntry, since: float) -> bool:
         """Whether no process has used a graph since then; then it is taken out of the table."""

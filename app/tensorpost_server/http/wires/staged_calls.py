@@ -35,6 +35,13 @@ MOST_STAGES = 64
 """Parts of a call; each is admitted and may take as long as a call."""
 
 
+class StoredConstant(NamedTuple):
+    """A constant that a stored model keeps, and its bytes."""
+
+    array: NDArray[Any]
+    memory: memoryview
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RestOfModel:
     """What is left of a model, or of a node, when its first part was computed.
@@ -44,20 +51,20 @@ class RestOfModel:
         model: what is left.
         most_nodes: nodes that a graph may have.
         level: the feature level that descriptors are validated at.
-        views: the bytes of constants that a stored model keeps, by the identity of their arrays; None of a model that
-            came with its call.
+        views: the constants that a stored model keeps, and this, too, by the identity of their arrays; None of a model
+            that came with its call.
     """
 
     results: Sequence[StageResult]
     model: OnnxModel
     most_nodes: int
     level: FeatureLevel = NEWEST
-    views: Mapping[int, memoryview] | None = None
+    views: Mapping[int, StoredConstant] | None = None
 
     @classmethod
     def of_stage(
         cls, stage: ModelStage, most_nodes: int, level: FeatureLevel = NEWEST,
-        views: Mapping[int, memoryview] | None = None,
+        views: Mapping[int, StoredConstant] | None = None,
     ) -> RestOfModel:  # fmt: skip
         """What is left after a part of a model.
 
@@ -132,7 +139,7 @@ class StagedCall:
         options: how to run it.
         answered: the answer that the last part's graph gives.
         rows: see `Call`; of the last part.
-        held_tags: see `Call`.
+        stored_tags: see `Call`.
         timeout: see `Call`.
         stage: how many parts there were before.
     """
@@ -143,7 +150,7 @@ class StagedCall:
     options: RunOptions
     answered: Callable[[Graph], Answer]
     rows: tuple[int, int | None] | None = None
-    held_tags: Sequence[str] = ()
+    stored_tags: Sequence[str] = ()
     timeout: float | None = None
     stage: int = 1
 
@@ -164,7 +171,7 @@ class StagedCall:
         if not isinstance(found, ModelStage):
             return Call(
                 graph, self.options, tensors, self.answered(graph), blocks, timeout=self.timeout, rows=self.rows,
-                held_tags=self.held_tags, is_repeatable=False,
+                stored_tags=self.stored_tags, is_repeatable=False,
             )  # fmt: skip
         if self.stage >= MOST_STAGES:
             message = f"the sizes of the model depend {MOST_STAGES} times on elements that are computed before"
@@ -193,7 +200,7 @@ def stage_call(
 
 def stage_of_model(
     stage: ModelStage, given: Mapping[str, GivenTensor], options: RunOptions, most_nodes: int,
-    answered: Callable[[Graph], Answer], rows: tuple[int, int | None] | None, held_tags: Sequence[str],
+    answered: Callable[[Graph], Answer], rows: tuple[int, int | None] | None, stored_tags: Sequence[str],
 ) -> Call:  # fmt: skip
     """The call of the first part of a model that came with its call.
 
@@ -204,14 +211,14 @@ def stage_of_model(
         most_nodes: see `RestOfModel`.
         answered: see `StagedCall`.
         rows: see `StagedCall`.
-        held_tags: see `StagedCall`.
+        stored_tags: see `StagedCall`.
     """
     rest = RestOfModel.of_stage(stage, most_nodes, options.feature_level or NEWEST)
     layouts = {name: each.layout for name, each in given.items()}
     graph, constants = bound(stage.graph, layouts, rest.views, rest.level, most_nodes)
     given = {**given, **constants}
     tensors = announced(given)
-    left = StagedCall(rest, [*given], tensors, options, answered, rows, held_tags)
+    left = StagedCall(rest, [*given], tensors, options, answered, rows, stored_tags)
     return stage_call(graph, options, tensors, left, memory=[each.memory for each in given.values()])
 
 
@@ -228,7 +235,7 @@ class BoundGraph(NamedTuple):
 
 
 def bound(
-    part: ModelGraph, given: Mapping[str, Layout], views: Mapping[int, memoryview] | None, level: FeatureLevel,
+    part: ModelGraph, given: Mapping[str, Layout], views: Mapping[int, StoredConstant] | None, level: FeatureLevel,
     most_nodes: int,
 ) -> BoundGraph:  # fmt: skip
     """The graph of a model for tensors of these types and sizes.
@@ -256,7 +263,7 @@ def bound(
             read[text], names[text] = layout, f"{prefix}{text}"
             constants[names[text]] = _given_of(array)
         else:
-            weights[text] = (layout, views.get(id(array)) or _given_of(array).memory)
+            weights[text] = (layout, views[id(array)].memory if id(array) in views else _given_of(array).memory)
     graph = read_graph(part.document, read, level=level, most_nodes=most_nodes, weights=weights)
     inputs = tuple([replace(slot, name=names[slot.name]) for slot in graph.inputs])
     return BoundGraph(replace(graph, inputs=inputs), constants)
@@ -288,4 +295,4 @@ def _given_of(array: NDArray[Any]) -> GivenTensor:
 
 def _may_decide(layout: Layout) -> bool:
     elements = layout.size_in_bytes // layout.data_type.item_size
-    return len(layout.sizes) <= 1 and elements <= MOST_DECIDING and layout.data_type.dtype.kind in "iub"
+    return len(layout.sizes) <= 1 and elements <= MOST_DECIDING and layout.data_type.dtype.kind in "iubf"

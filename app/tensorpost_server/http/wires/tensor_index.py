@@ -10,9 +10,9 @@ import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tensorpost.values.layout import Layout
@@ -92,15 +92,19 @@ class TensorIndex:
         limits: what a caller may hold, and for how long.
         database: where it is written.
         hold: counts the bytes of a new tensor, within a transaction, or refuses them.
-        freed: called within a transaction with the number and the bytes of a tensor that nobody needs any more.
+        let_go: ends the counting of bytes within a transaction, or undoes what one has counted that failed.
+        freed: called after a transaction with the numbers of tensors that nobody needs any more, and their bytes.
         absent: what is said of a name of which nothing is known.
     """
 
     limits: TensorLimits
     database: SharedDatabase
     hold: Callable[[int], object]
-    freed: Callable[[int, int], object]
+    let_go: Callable[[int], object]
+    freed: Callable[[Sequence[int], int], object]
     absent: str = LOST_WITH_SERVER
+    _freed: list[int] = field(default_factory=list[int])  # in this transaction
+    _moved: int = 0  # bytes that this transaction counts as held, less those that it gives back
 
     @property
     def count(self) -> int:
@@ -132,8 +136,8 @@ class TensorIndex:
         with self._change() as database:
             database.execute("DELETE FROM tensor_uses WHERE number = ? AND place = ?", (number, place))
             query = "UPDATE tensors SET used = ? WHERE number = ? RETURNING name"
-            (name,) = database.execute(query, (time.monotonic(), number)).fetchone()
-            if name is None:
+            row = database.execute(query, (time.monotonic(), number)).fetchone()
+            if row is not None and row[0] is None:
                 self._free_unless_used(number)
 
     def listed(self, owner: str) -> Sequence[HeldTensorRow]:
@@ -180,6 +184,7 @@ class TensorIndex:
             ).lastrowid
             assert number is not None
             self.hold(size)
+            self._moved += size
         return Reservation(number, owner, name, layout, replaces)
 
     def finish(self, reservations: Sequence[Reservation]) -> list[tuple[HeldTensorRow, bool]]:
@@ -218,7 +223,7 @@ class TensorIndex:
         with self._change() as database:
             query = "DELETE FROM tensors WHERE number = ? AND reserved IS NOT NULL RETURNING size"
             if (row := database.execute(query, (number,)).fetchone()) is not None:
-                self.freed(number, row[0])
+                self._let_go(number, row[0])
 
     def delete(self, owner: str, name: str) -> None:
         """Take a tensor's name away.
@@ -282,7 +287,7 @@ class TensorIndex:
         with self._change() as database:
             reserved = database.execute("DELETE FROM tensors WHERE place = ? RETURNING number, size", (place,))
             for number, size in reserved.fetchall():
-                self.freed(number, size)
+                self._let_go(number, size)
             used = database.execute("DELETE FROM tensor_uses WHERE place = ? RETURNING number", (place,)).fetchall()
             for (number,) in used:
                 self._free_unless_used(number)
@@ -297,8 +302,24 @@ class TensorIndex:
     def _rows(self) -> sqlite3.Connection:
         return self.database.connection
 
-    def _change(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self.database.change()
+    @contextmanager
+    def _change(self) -> Generator[sqlite3.Connection]:
+        """A transaction; the memory that it frees is given back when it has been written, so that no row lacks it."""
+        self._freed, self._moved = [], 0
+        try:
+            with self.database.change() as database:
+                yield database
+        except BaseException:
+            self.let_go(self._moved)
+            raise
+        if self._freed:
+            self.freed(self._freed, -self._moved)
+
+    def _let_go(self, number: int, size_in_bytes: int) -> None:
+        """Count a tensor no more that nobody needs, within a transaction."""
+        self.let_go(size_in_bytes)
+        self._moved -= size_in_bytes
+        self._freed.append(number)
 
     def _named(self, owner: str, name: str) -> HeldTensorRow | None:
         row = self._rows.execute(f"{_NAMED} AND owner = ? AND name = ?", (owner, name)).fetchone()
@@ -403,7 +424,7 @@ class TensorIndex:
             (number,),
         ).fetchone()
         if row is not None:
-            self.freed(number, row[0])
+            self._let_go(number, row[0])
 
 
 def full(what: str, actual: int, limit: int, setting: str, part: str = "") -> InsufficientStorage:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
-from tensorpost.values.problems import InsufficientStorage
-
 from ...engine.buffer_pool import BufferPool
-from ...shared.shared_folder import tensor_path
+from ...shared.shared_folder import allocate, room_for, tensor_path
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
+
+def _mapped(descriptor: int, size_in_bytes: int, **options: int) -> mmap.mmap:
+    """A mapping of a file. From Python 3.13 on it keeps no descriptor of its own, of which there are few."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, size_in_bytes, trackfd=False, **options)
+    return mmap.mmap(descriptor, size_in_bytes, **options)
 
 
 class TensorMemory(Protocol):
@@ -66,31 +69,20 @@ class SharedMemoryFiles:
         if not size_in_bytes:
             return memoryview(bytearray())
         path = tensor_path(self._folder, number)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size_in_bytes)
-            else:  # macOS
-                os.ftruncate(descriptor, size_in_bytes)
-            return memoryview(mmap.mmap(descriptor, size_in_bytes))
-        except OSError as error:
-            path.unlink()
-            if error.errno not in _FULL:
-                raise
-            raise InsufficientStorage(
-                f"{self._folder.parent}, where processes share tensors, has no {size_in_bytes:,} bytes left; delete "
-                "held tensors, make that file system larger (docker run --shm-size), or use one process (--workers 1)",
-                extra={"actual": size_in_bytes},
-            ) from None
-        finally:
-            os.close(descriptor)
+        with room_for(path, size_in_bytes):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                allocate(descriptor, size_in_bytes)
+                return memoryview(_mapped(descriptor, size_in_bytes))
+            finally:
+                os.close(descriptor)
 
     def open(self, number: int, size_in_bytes: int) -> memoryview:
         if not size_in_bytes:
             return memoryview(b"")
         descriptor = os.open(tensor_path(self._folder, number), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return memoryview(mmap.mmap(descriptor, size_in_bytes, prot=mmap.PROT_READ))
+            return memoryview(_mapped(descriptor, size_in_bytes, prot=mmap.PROT_READ))
         finally:
             os.close(descriptor)
 

@@ -28,6 +28,7 @@ class TensorReadWire:
     __slots__ = ("_name", "_tensors")
 
     takes_long = False
+    needs_devices = False
 
     def __init__(self, name: str, tensors: CallerTensors) -> None:
         self._name, self._tensors = name, tensors
@@ -67,7 +68,7 @@ class TensorReadWire:
         graph = Graph.of(TensorBox(layout))
         announced = AnnouncedTensor("tensor", layout.data_type, layout.sizes, layout.size_in_bytes, is_held=True)
         answer = OperatorAnswer.of(format_, graph, None)
-        return Call(graph, _BY_NUMPY, [announced], answer, held=[data], held_tags=[tensor.tag], is_repeatable=False)
+        return Call(graph, _BY_NUMPY, [announced], answer, held=[data], stored_tags=[tensor.tag], is_repeatable=False)
 
     async def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """See `Wire.open_sinks`: it goes into the body."""

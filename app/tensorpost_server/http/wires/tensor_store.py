@@ -9,11 +9,14 @@ bytes of those open that it has used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tensorpost.values.layout import Layout
+from tensorpost.values.problems import TensorpostError
 
 from ...engine import Admission
 from ...settings import Settings
@@ -21,6 +24,11 @@ from ...shared.process_group import ProcessGroup
 from .held_tensor import HeldTensorRow
 from .tensor_index import Reservation, TensorIndex, TensorLimits, full
 from .tensor_memory import OwnMemory, SharedMemoryFiles, TensorMemory
+
+MOST_MAPPED_BYTES = 64 << 20
+"""Bytes of freed tensors that other processes may map until their next `sweep`; each of them keeps the memory."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -184,6 +192,10 @@ class TensorStore(Protocol):
         """Drop tensors that were not used for too long, or held for too long; called every few seconds."""
         ...
 
+    def close_freed(self) -> None:
+        """Let go of tensors that other processes have freed."""
+        ...
+
     def close(self) -> None:
         """Let go of all tensors; those that nobody else has are gone then."""
         ...
@@ -197,19 +209,25 @@ class ProcessTensorStore:
         settings: limits and lifetimes.
         admission: the memory budget.
         group: the processes of the server.
+        when_freed: called when other processes may still map much that was freed; they are to call `close_freed`.
     """
 
     settings: Settings
     admission: Admission
     group: ProcessGroup
+    when_freed: Callable[[], object] = lambda: None
     _index: TensorIndex = field(init=False)
     _memory: TensorMemory = field(init=False)
     _open: dict[int, OpenTensor] = field(default_factory=dict[int, OpenTensor])
     _version: int = -1
+    _mapped_elsewhere: int = 0
+    _later: dict[int, Callable[[], None]] = field(default_factory=dict[int, Callable[[], None]])
 
     def __post_init__(self) -> None:
-        folder = self.group.folder
-        self._index = TensorIndex(TensorLimits.of(self.settings), self.group.database, self._hold, self._freed)
+        folder, admission = self.group.folder, self.admission
+        self._index = TensorIndex(
+            TensorLimits.of(self.settings), self.group.database, self._hold, admission.let_go, self._free
+        )  # fmt: skip
         self._memory = OwnMemory(self.admission.buffers) if folder is None else SharedMemoryFiles(folder)
 
     @property
@@ -228,17 +246,22 @@ class ProcessTensorStore:
         held = self._index.use(owner, name, self.group.place)
         known = self._open.get(held.number)
         if known is None:
-            known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
+            try:
+                known = OpenTensor(held, self._memory.open(held.number, held.layout.size_in_bytes), self)
+            except BaseException:
+                self._end_uses(held.number)
+                raise
             self._open[held.number] = known
         known.uses += 1
         return known
 
     def end_use(self, tensor: OpenTensor) -> None:
         if not tensor.uses:
-            self._index.end_use(tensor.held.number, self.group.place)
+            self._end_uses(tensor.held.number)
 
     async def listed(self, owner: str) -> Sequence[HeldTensorRow]:
-        self._close_freed()
+        self._do_later()
+        self.close_freed()
         return self._index.listed(owner)
 
     def data_of(self, tensor: HeldTensorRow) -> memoryview | None:
@@ -249,7 +272,8 @@ class ProcessTensorStore:
         self._index.check_new(owner, name, replaces=replaces)
 
     async def place(self, owner: str, name: str | None, layout: Layout, *, replaces: bool = False) -> TensorPlace:
-        self._close_freed()
+        self._do_later()
+        self.close_freed()
         reserved = self._index.reserve(owner, name, layout, self.group.place, replaces=replaces)
         place = TensorPlace(reserved, memoryview(b""), self)
         try:
@@ -268,7 +292,8 @@ class ProcessTensorStore:
 
     def give_back(self, place: TensorPlace) -> None:
         place.memory = memoryview(b"")
-        self._index.give_back(place.reserved.number)
+        number = place.reserved.number
+        self._do_or_later(number, partial(self._index.give_back, number))
 
     async def delete(self, owner: str, name: str) -> None:
         self._index.delete(owner, name)
@@ -277,8 +302,18 @@ class ProcessTensorStore:
         self._index.free(owner, names)
 
     def sweep(self) -> None:
+        self._do_later()
         self._index.sweep()
-        self._close_freed()
+        self.close_freed()
+
+    def close_freed(self) -> None:
+        version = self.group.database.version
+        if version == self._version:
+            return
+        self._version = version
+        there = {number for (number,) in self.group.database.connection.execute("SELECT number FROM tensors")}
+        for number in [number for number in self._open if number not in there]:
+            del self._open[number]
 
     def close(self) -> None:
         if not self.group.is_shared:
@@ -295,17 +330,35 @@ class ProcessTensorStore:
             )  # fmt: skip
         admission.hold(size_in_bytes)
 
-    def _freed(self, number: int, size_in_bytes: int) -> None:
-        self._open.pop(number, None)
-        self._memory.free(number)
-        self.admission.let_go(size_in_bytes)
+    def _free(self, numbers: Sequence[int], size_in_bytes: int) -> None:
+        """Give back the memory of tensors that are not in the database any more."""
+        for number in numbers:
+            self._open.pop(number, None)
+            self._memory.free(number)
+        self._mapped_elsewhere += size_in_bytes
+        if self._mapped_elsewhere > MOST_MAPPED_BYTES:
+            self._mapped_elsewhere = 0
+            self.when_freed()
 
-    def _close_freed(self) -> None:
-        """Let go of tensors that other processes have freed."""
-        version = self.group.database.version
-        if version == self._version:
-            return
-        self._version = version
-        there = {number for (number,) in self.group.database.connection.execute("SELECT number FROM tensors")}
-        for number in [number for number in self._open if number not in there]:
-            del self._open[number]
+    def _end_uses(self, number: int) -> None:
+        """No request of this process reads a tensor any more."""
+
+        def end() -> None:
+            if (known := self._open.get(number)) is None or not known.uses:  # else there is another use since
+                self._index.end_use(number, self.group.place)
+
+        self._do_or_later(number, end)
+
+    def _do_or_later(self, number: int, action: Callable[[], None]) -> None:
+        """Do what a request that ends has to do, whose answer does not depend on it; once more with `sweep`."""
+        try:
+            action()
+        except TensorpostError as error:
+            self._later[number] = action
+            _log.warning("a held tensor that is not used any more is freed later: %s", error)
+
+    def _do_later(self) -> None:
+        """Do what has failed before."""
+        for number, action in [*self._later.items()]:
+            del self._later[number]
+            self._do_or_later(number, action)

@@ -95,5 +95,5 @@ def policy_document(versions: Sequence[str]) -> dict[str, Any]:
 def version_number(value: object) -> int | None:
     """The number of a version; decimal digits are one too, as JSON of protobuf has them. None if it is none."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(LARGEST_VERSION)):
-        value = int(value)
+        value = int(value) if value[0] != "0" else 0  # a version has one text
     return value if type(value) is int and 1 <= value <= LARGEST_VERSION else None

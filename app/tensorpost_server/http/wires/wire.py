@@ -57,6 +57,11 @@ class Wire(Protocol):
         """Whether reading and planning its calls may take long, whatever their size."""
         ...
 
+    @property
+    def needs_devices(self) -> bool:
+        """Whether its calls are refused when a device was lost; a read of host memory is not."""
+        ...
+
     def format(self, fields: Mapping[bytes, bytes], length: int) -> CallFormat:
         """How the request is read and answered.
 

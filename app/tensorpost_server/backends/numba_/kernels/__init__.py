@@ -11,6 +11,7 @@ from .copy_kernels import gather, runs, transpose
 from .expression_kernel import expression
 from .reduction_kernels import largest_f16, largest_f32, largest_u8, sum_f16, sum_f32, sum_u32
 from .sum_kernels import columns_first, rows_first
+from .thread_kernels import await_helpers, compute, help_threads
 
 KERNELS: Mapping[str, Callable[[Any], None]] = {
     "runs": runs,
@@ -25,4 +26,7 @@ KERNELS: Mapping[str, Callable[[Any], None]] = {
     "largest_f32": largest_f32,
     "largest_f16": largest_f16,
     "largest_u8": largest_u8,
+    "compute": compute,
+    "await_helpers": await_helpers,
+    "help_threads": help_threads,
 }

@@ -67,7 +67,8 @@ def _binary(function):
 def _long_unary(function, below=0, function_below=None):
     """A loop that computes much for each element, and so has the next elements read meanwhile.
 
-    Where all of a part's elements have magnitudes whose bits are less than `below`, `function_below` computes them.
+    Where all of a part's elements have magnitudes whose bits are less than `below`, `function_below` has computed them.
+    It is tried in each part, but for those after one that had others.
     """
 
     def typed_loop(pointer, read, write):
@@ -76,7 +77,7 @@ def _long_unary(function, below=0, function_below=None):
         @called
         def run_block(result, a, b, c, count):
             not_inlined()
-            out, x = pointer(result), pointer(a)
+            out, x, tried = pointer(result), pointer(a), below > 0
             for start in range(0, count, PART):
                 stop = min(start + PART, count)
                 if count > BLOCK:
@@ -84,11 +85,16 @@ def _long_unary(function, below=0, function_below=None):
                         prefetch(a + (start + PART) * item + line)
                 if below:
                     largest = types.int32(0)
-                    for i in range(start, stop):
-                        largest = max(largest, float32_math.magnitude_bits(read(x, i)))
-                    if largest < below:
+                    if tried:
                         for i in range(start, stop):
-                            write(out, i, function_below(read(x, i)))
+                            value = read(x, i)
+                            largest = max(largest, float32_math.magnitude_bits(value))
+                            write(out, i, function_below(value))
+                    else:
+                        for i in range(start, stop):
+                            largest = max(largest, float32_math.magnitude_bits(read(x, i)))
+                    done, tried = tried, largest < below
+                    if done and tried:
                         continue
                 for i in range(start, stop):
                     write(out, i, function(read(x, i)))
