@@ -180,7 +180,8 @@ class Settings(BaseSettings):
     OTEL_EXPORTER_OTLP_ENDPOINT, by default http://localhost:4318. Needs the extra otel."""
     numpy_threads: int = Field(default_factory=lambda: min(machine.cores(), 256), ge=1, le=256)
     """Number of slices that the CPU backends, numba and numpy, compute at the same time. Default: the CPU cores
-    available to the process."""
+    available to the process. Each multiplies matrices on one thread, unless OPENBLAS_NUM_THREADS, MKL_NUM_THREADS or
+    OMP_NUM_THREADS says how many."""
     cuda_memory_bytes: int | None = Field(default=None, ge=1 << 20)
     """Memory that this server may use on each CUDA device, bytes. Default: three quarters of the memory that is free
     there when it starts."""

@@ -231,15 +231,18 @@ def test_the_libraries_are_called_beside_the_event_loop(monkeypatch: pytest.Monk
 
 def test_an_element_that_onnx_runtime_refuses_is_no_fault_of_the_server(http: httpx.Client) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
-    x, scale, zero = np.ones((1, 1, 2, 2), np.uint8), np.ones((1, 1, 1, 1), np.uint8), np.array([1, 2], np.uint8)
-
-    tensors = {"x": x, "w": scale, "x_zero_point": zero}
-    answer = http.post("/v1/onnx/ConvInteger", content=framed(tensors), headers=FRAME)
+    scale, zero = np.array(1, np.float32), np.array(0, np.uint8)
+    tensors = {
+        "x": np.ones((1, 1, 2, 2), np.uint8), "x_scale": scale, "x_zero_point": np.array([1, 2], np.uint8),
+        "w": np.ones((1, 1, 1, 1), np.uint8), "w_scale": scale, "w_zero_point": zero,
+        "y_scale": scale, "y_zero_point": zero,
+    }  # fmt: skip
+    answer = http.post("/v1/onnx/QLinearConv", content=framed(tensors), headers=FRAME)
 
     assert answer.status_code == 422, answer.text
     assert "ONNX Runtime" in answer.json()["detail"]
-    del tensors["x_zero_point"]
-    assert http.post("/v1/onnx/ConvInteger", content=framed(tensors), headers=FRAME).status_code == 200
+    tensors["x_zero_point"] = zero
+    assert http.post("/v1/onnx/QLinearConv", content=framed(tensors), headers=FRAME).status_code == 200
 
 
 def test_a_type_may_be_named_in_the_query(http: httpx.Client) -> None:

@@ -17,7 +17,7 @@ _ALIGNMENT = 64
 _free: list[NDArray[np.uint8]] = []
 
 
-class Scratch:
+class ScratchBlock:
     """Arrays one after the other in a block of memory; new memory once the block is full."""
 
     __slots__ = ("_memory", "_used")
@@ -45,14 +45,14 @@ class Scratch:
 
 
 @contextmanager
-def scratch() -> Generator[Scratch]:
+def scratch() -> Generator[ScratchBlock]:
     """Inside, memory of this thread alone."""
     try:
         memory = _free.pop()
     except IndexError:
         memory = np.empty(BYTES, np.uint8)
     try:
-        yield Scratch(memory)
+        yield ScratchBlock(memory)
     finally:
         if len(_free) < KEPT:
             _free.append(memory)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .arrays import BoxFunction
 from .base import Box, blocks, extents, go_on
-from .scratch import Scratch
+from .scratch import ScratchBlock
 
 BLOCK = 1 << 18  # elements read or made at a time on the CPU, unless one window has more
 DEVICE_BLOCK = 1 << 24  # the same on a device
@@ -99,7 +99,7 @@ class Window:
         )
 
     def view(
-        self, x: NDArray[Any], spans: Box, widened: Callable[[ModuleType, Any], Any], memory: Scratch
+        self, x: NDArray[Any], spans: Box, widened: Callable[[ModuleType, Any], Any], memory: ScratchBlock
     ) -> NDArray[Any]:
         """What each window reads, 0 for padding, as a read-only array: batch x channels x taps x outputs.
 

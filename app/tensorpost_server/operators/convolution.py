@@ -25,7 +25,7 @@ from .product import activation_form, finish, product_scratch, sums_of
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of_class
 
-BLOCK = 1 << 19  # elements that windows read, side by side: 1 MiB of float32, which stays in the second-level cache
+BLOCK = 499_000  # elements that windows read, side by side; OpenBLAS is slower at more than 10^6 products of few rows
 LEAST_CHANNELS, MOST_CHANNELS = 32, 128  # of a slice of a single picture: half of them, but within these bounds
 LEAST_PIXELS = 64  # of a block: a product of fewer columns takes longer for each
 
