@@ -261,6 +261,30 @@ def test_what_one_replica_stores_the_other_one_calls(ports: tuple[int, int]) -> 
         assert ask(port, "GET", "/v1/limits").document["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
+def test_graphs_changed_at_once_are_the_same_in_all_replicas(ports: tuple[int, int]) -> None:
+    def versions(port: int) -> list[tuple[int, str]]:
+        graphs = ask(port, "GET", "/v1/graphs").document["graphs"]
+        return [(each["version"], each["digest"]) for each in graphs if each["name"] == "raced"]
+
+    def change(number: int) -> int:
+        port = ports[number % 2]
+        if number % 6 == 5:
+            return ask(port, "DELETE", "/v1/graphs/raced").status
+        return store(port, "raced", 2 + number, f"?version={number % 3 + 1}" if number % 4 else "").status
+
+    with ThreadPoolExecutor(12) as threads:
+        for _ in range(6):
+            stored = [*threads.map(lambda number: store(ports[number % 2], "raced", 2 + number).status, range(12))]
+            assert {*stored} <= {200, 201}
+            first, second = [versions(port) for port in ports]
+            assert first == second != []
+            assert np.array_equal(*[call(port, "raced").array for port in ports])
+            assert {*threads.map(change, range(12))} <= {200, 201, 204, 404}
+            first, second = [versions(port) for port in ports]
+            assert first == second
+    ask(ports[0], "DELETE", "/v1/graphs/raced")
+
+
 def test_the_calls_of_a_graph_are_counted_together(ports: tuple[int, int]) -> None:
     assert store(ports[0], "counted", 2).status == 201
     for port, count in zip(ports, (2, 3), strict=True):
