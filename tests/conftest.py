@@ -45,6 +45,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.collect()  # so that the next full one comes after as many new objects as without them
 
 
 class FailuresAtOnce:
