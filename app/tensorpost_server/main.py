@@ -58,7 +58,9 @@ from .http.routes import (
     tensor_routes,
 )
 from .http.service import FREED_QUESTION, Service
-from .http.wires.shared_graphs import FOLDER_QUESTION, GRAPHS_QUESTION, USES_QUESTION
+from .http.wires.cluster_stores import Cluster
+from .http.wires.graph_shelf import GRAPHS_QUESTION, USES_QUESTION
+from .http.wires.shared_graphs import FOLDER_QUESTION
 from .settings import Settings
 from .shared.process_group import ProcessGroup
 
@@ -120,12 +122,15 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def create_app(settings: Settings | None = None, group: ProcessGroup | None = None) -> FastAPI:
+def create_app(
+    settings: Settings | None = None, group: ProcessGroup | None = None, cluster: Cluster | None = None
+) -> FastAPI:  # fmt: skip
     """Build the application. Opens nothing: no device, no socket, no file.
 
     Args:
         settings: default: read from the environment.
         group: what it shares with other processes of the same server; None if there are none.
+        cluster: what it shares with servers on other machines; None if there are none.
 
     Examples:
         `uvicorn --factory tensorpost_server.main:create_app`
@@ -142,7 +147,9 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
     resolve_presets(models)
     access, regions = AccessControl(settings, group.buckets), SharedMemory(settings, group)
     proxies = TrustedProxies.from_settings(settings)
-    service = Service(settings, admission, access, models, regions, proxies, group=group, metrics=metrics)
+    service = Service(
+        settings, admission, access, models, regions, proxies, group=group, cluster=cluster, metrics=metrics
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -166,6 +173,8 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
         PICTURES.seconds = settings.picture_seconds
         PICTURES.open(group.share_of(settings.picture_processes), ahead=False)
         service.observe_by(_access_log(settings), traces)
+        if cluster is not None:
+            await cluster.open(service.shared_graphs.synchronize)
         if service.kept_metrics is not None:
             service.kept_metrics.begin()
         await group.siblings.open({
@@ -197,6 +206,8 @@ def create_app(settings: Settings | None = None, group: ProcessGroup | None = No
             service.regions.close()
             service.graphs.close()
             service.tensors.close()
+            if cluster is not None:
+                cluster.close()
             service.exports.close()
             close_libraries()  # before the threads that wait for them
             service.pool.close()

@@ -25,6 +25,7 @@ from tensorpost.values.extras import install_command
 from tensorpost.values.problems import InvalidParameter
 
 from .autoscaling import QueuedBytesPolicy
+from .cluster.replica import RayCluster
 from .http.service import Service
 from .main import create_app
 from .settings import Settings, setting_variable
@@ -107,7 +108,7 @@ class Replica:
         if not loopback and read.allowed_hosts is None:
             # Requests come by a loopback address from HAProxy, and still may name any host.
             read = read.model_copy(update={"allowed_hosts": "*"})
-        self._application = create_app(read)
+        self._application = create_app(read, cluster=RayCluster(read))
         self._service: Service = self._application.state.service
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

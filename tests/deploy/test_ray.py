@@ -33,6 +33,7 @@ import pytest
 from tests.support.http_app import NPY
 from tests.support.live_server import live_server
 from tests.support.processes import descendants
+from tests.support.ray_cluster import patiently, replica_processes, replicas_of, running, until
 
 from tensorpost import Client, OperatorDesc, Progress, TensorpostError, distributed, parse_operator
 from tensorpost.onnx import OnnxNode
@@ -51,17 +52,6 @@ STORE = 300 << 20  # bytes of each node's object store
 def tile(x: np.ndarray[Any, Any], repeats: tuple[int, ...]) -> OperatorDesc:
     tensor = {"DataType": "FLOAT32", "Sizes": list(x.shape)}
     return parse_operator({"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": list(repeats)}}, complete=True)
-
-
-def patiently(start: Callable[[], Any]) -> Any:
-    """Start a node, again if the machine is too busy for the 30 seconds that Ray gives it."""
-    for left in (3, 2, 1):
-        try:
-            return start()
-        except Exception as error:
-            if not left - 1 or "timed out" not in str(error):
-                raise
-    raise AssertionError
 
 
 @pytest.fixture(scope="module")
@@ -192,19 +182,6 @@ def test_without_a_store_the_chunks_are_references(cluster: Any) -> None:
     assert np.array_equal(np.concatenate(ray.get([ref for _, ref in parts]), axis=1).reshape(4, 1024, 1024)[3], x[0])
 
 
-def running(serve: Any) -> int:
-    """Replicas that have started."""
-    deployments = [one for each in serve.status().applications.values() for one in each.deployments.values()]
-    return sum(int(deployment.replica_states.get("RUNNING", 0)) for deployment in deployments)
-
-
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def proxied() -> int:
     """Replicas that HAProxy knows and can reach; it learns of them one by one, and until then Serve's proxy answers."""
     if os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "0":
@@ -332,15 +309,8 @@ def load(url: str, threads: int, megabytes: int) -> Iterator[tuple[Counter[str],
             future.result()
 
 
-def replica_processes(ancestor: int) -> list[int]:
-    """Ids of the replicas' processes that this one has started, itself or through others."""
-    return [pid for pid in descendants(ancestor) if b"ServeReplica" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any) -> None:
-    (node, *_) = [
-        node for node in cluster.extra if replica_processes(node.all_processes["raylet"][0].process.pid)
-    ]  # the other replica may be at the head
+    (node, *_) = [node for node in cluster.extra if replicas_of(node)]  # the other replica may be at the head
     before = replicas(service)
     with load(service, threads=2, megabytes=1) as (calls, failures):
         time.sleep(3)

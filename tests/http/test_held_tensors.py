@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
@@ -29,7 +30,7 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost_server import commands
 from tensorpost_server.http.wires.kept_answer import KeptAnswer
-from tensorpost_server.http.wires.tensor_store import MOST_GONE
+from tensorpost_server.http.wires.tensor_index import MOST_GONE
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 SUM: dict[str, Any] = {
@@ -482,18 +483,19 @@ def test_what_fails_keeps_nothing(held: AppClient) -> None:
 
 def test_of_several_outputs_all_are_kept_or_none(held: AppClient, monkeypatch: pytest.MonkeyPatch) -> None:
     store = held.service.tensors
-    path, whole = "/v1/onnx/Split?input=@x&axis=0&num_outputs=2&keep=new,taken", KeptAnswer.whole
+    path, finish = "/v1/onnx/Split?input=@x&axis=0&num_outputs=2&keep=new,taken", KeptAnswer.finish
 
-    def taken_meanwhile(self: KeptAnswer, *values: Any) -> Any:
-        place = store.place("", "taken", Layout.row_major(data_type("float32"), (1,)))
-        place.finish()
-        return whole(self, *values)
+    async def taken_meanwhile(self: KeptAnswer) -> None:
+        place = await store.place("", "taken", Layout.row_major(data_type("float32"), (1,)))
+        await place.finish()
+        await finish(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(KeptAnswer, "whole", taken_meanwhile)
+        patch.setattr(KeptAnswer, "finish", taken_meanwhile)
         assert_problem(held.post(path, b"", {}), 409, "tensor-exists")
     assert_problem(held.get("/v1/tensors/new"), 404, "tensor-not-found")
-    assert store.admission.bytes_in_flight == sum(tensor.layout.size_in_bytes for tensor in store.listed(""))
+    listed = asyncio.run(store.listed(""))
+    assert held.service.admission.bytes_in_flight == sum(tensor.layout.size_in_bytes for tensor in listed)
     assert held.post(f"{path}&replace=true", b"", {}).status_code == 200
 
 
@@ -566,7 +568,7 @@ def test_what_a_caller_may_hold_is_limited(settings: Mapping[str, int], setting:
 def test_a_tensor_that_is_still_read_counts_without_its_name() -> None:
     with http_app(backend="numpy", max_held_tensor_bytes=2 * X.nbytes + 1) as app:
         assert [hold(app, name).status_code for name in ("a", "b")] == [201, 201]
-        tensor = app.service.tensors.use("", "a")
+        tensor = asyncio.run(app.service.tensors.use("", "a"))
         assert app.request("DELETE", "/v1/tensors/a").status_code == 204
         assert_problem(hold(app, "c"), 507, "insufficient-storage")
         assert app.request("DELETE", "/v1/tensors/b").status_code == 204
@@ -625,9 +627,9 @@ def test_a_use_renews_the_time() -> None:
         hold(app, "x")
         pass_time(app, used=99)
         app.post("/v1/onnx/Neg?X=@x", b"", {})
-        (held,) = app.service.tensors.listed("")
+        (held,) = asyncio.run(app.service.tensors.listed(""))
         assert time.monotonic() - held.used < 50
-        tensor = app.service.tensors.use("", "x")  # by a request that reads it, however long
+        tensor = asyncio.run(app.service.tensors.use("", "x"))  # by a request that reads it, however long
         pass_time(app, used=101)
         app.service.sweep()
         assert app.service.tensors.count == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 from collections import defaultdict
@@ -19,7 +20,7 @@ from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InsufficientStorage, TooBusy
 from tensorpost_server.engine import Admission
 from tensorpost_server.http.access.access_control import SharedTokenBucket, TokenBucket
-from tensorpost_server.http.wires.tensor_store import TensorStore
+from tensorpost_server.http.wires.tensor_store import ProcessTensorStore
 from tensorpost_server.settings import Settings
 from tensorpost_server.shared.buckets import SharedBuckets
 from tensorpost_server.shared.counts import NONE_READY, ROWS, Count, NoOthers, SharedCounts
@@ -214,15 +215,23 @@ def test_files_of_a_process_that_was_killed_are_removed(tmp_path: Path) -> None:
     ProcessGroup.create(tmp_path, 2)
     supervisor, one, other = [ProcessGroup.join(tmp_path, place, 2) for place in (0, 0, 1)]
     settings = Settings()
-    stores = [TensorStore(settings, Admission(1 << 20, 4, 1, counts=each.requests), each) for each in (one, other)]
-    held = [store.place("", name, Layout.row_major(FLOAT32, (4,))) for store, name in zip(stores, "ab", strict=True)]
-    held[0].finish()
+    stores = [
+        ProcessTensorStore(settings, Admission(1 << 20, 4, 1, counts=each.requests), each) for each in (one, other)
+    ]
+
+    async def make() -> list[int]:
+        layout = Layout.row_major(FLOAT32, (4,))
+        held = [await store.place("", name, layout) for store, name in zip(stores, "ab", strict=True)]
+        await held[0].finish()
+        return [each.reserved.number for each in held]
+
+    numbers = asyncio.run(make())
     (tmp_path / "tensor-77").write_bytes(b"of a tensor that was deleted")
     (tmp_path / "graph-0-00").write_bytes(b"that another process is about to store")
     (tmp_path / "graph-1-00").write_bytes(b"that nobody will store")
     supervisor.clear(1)
     left = {path.name for path in tmp_path.iterdir() if path.name.startswith(("tensor-", "graph-"))}
-    assert left == {f"tensor-{held[0].number}", "graph-0-00"}
+    assert left == {f"tensor-{numbers[0]}", "graph-0-00"}
     assert stores[0].size_in_bytes == 16
     for group in (supervisor, one, other):
         group.release()
@@ -231,16 +240,22 @@ def test_files_of_a_process_that_was_killed_are_removed(tmp_path: Path) -> None:
 def test_a_tensor_that_cannot_be_opened_is_not_in_use_for_ever(tmp_path: Path) -> None:
     ProcessGroup.create(tmp_path, 2)
     groups = [ProcessGroup.join(tmp_path, place, 2) for place in (0, 1)]
-    one, other = [TensorStore(Settings(), Admission(1 << 20, 4, 1, counts=each.requests), each) for each in groups]
-    one.place("", "a", Layout.row_major(FLOAT32, (4,))).finish()
-    (path,) = tmp_path.glob("tensor-*")
-    path.rename(tmp_path / "away")  # as if there were no descriptor for it
-    with pytest.raises(FileNotFoundError):
-        other.use("", "a")
-    assert [row.is_in_use for row in one.listed("")] == [False]
-    (tmp_path / "away").rename(path)
-    other.use("", "a").release()
-    one.delete("", "a")
+    one, other = [
+        ProcessTensorStore(Settings(), Admission(1 << 20, 4, 1, counts=each.requests), each) for each in groups
+    ]
+
+    async def uses() -> None:
+        await (await one.place("", "a", Layout.row_major(FLOAT32, (4,)))).finish()
+        (path,) = tmp_path.glob("tensor-*")
+        path.rename(tmp_path / "away")  # as if there were no descriptor for it
+        with pytest.raises(FileNotFoundError):
+            await other.use("", "a")
+        assert [row.is_in_use for row in await one.listed("")] == [False]
+        (tmp_path / "away").rename(path)
+        (await other.use("", "a")).release()
+        await one.delete("", "a")
+
+    asyncio.run(uses())
     assert (one.size_in_bytes, [*tmp_path.glob("tensor-*")]) == (0, [])
     for group in groups:
         group.release()

@@ -184,7 +184,7 @@ class Execution:
                 sizes = [prepared.rows.size_in_bytes]
             in_body = zip(sizes, prepared.answer.sinks, strict=True)
             self._quota.reserve(sum([size for size, sink in in_body if sink.in_body]))
-        sinks = self._wire.open_sinks(prepared.answer)
+        sinks = await self._wire.open_sinks(prepared.answer)
         sources: Sequence[memoryview | DeviceSource] | None = None if call is None else call.memory
         if len(prepared.plan.steps) > _FEW_STEPS:
             await self.slow_threads.run(True, _ask_backends, service, prepared.plan)
@@ -396,6 +396,7 @@ class Execution:
                 await sender.stream(head, self._slices(prepared, worker, inputs))
             return
         outputs = await self._collect(prepared, worker, inputs, sinks)
+        await self._wire.finish_sinks()
         is_long = sum(map(len, outputs)) > _LONG_BYTES
         elements = answer.json_elements(plan)
         threads = self.slow_threads if answer.encodes or (is_long and not elements) else self.parsing

@@ -117,7 +117,7 @@ class OperatorDispatch:
             await answer_error(request, error)(scope, receive, send_observed)
             return
         if (freed := fields.get(FREE_FIELD)) is not None:
-            self._free(scope, freed)
+            await self._free(scope, freed)
         if scope["method"] == "OPTIONS":
             try:
                 await answer_options(request)(scope, receive, send_observed)
@@ -194,11 +194,11 @@ class OperatorDispatch:
             return
         await self._app(scope, receive, inner)
 
-    def _free(self, scope: Scope, names: bytes) -> None:
+    async def _free(self, scope: Scope, names: bytes) -> None:
         """Free held tensors that the caller's program does not refer to any more."""
         tensors = CallerTensors.of(self._service.tensors, self._service.owner_of(scope), scope)
         if tensors.may_keep:
-            tensors.store.free(tensors.owner, names.decode("latin-1").split(","))
+            await tensors.store.free(tensors.owner, names.decode("latin-1").split(","))
 
     def _called_operator(self, method: str, path: str) -> str | None:
         """The operator of a call that is not let in; None if the path names none that there is."""

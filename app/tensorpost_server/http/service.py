@@ -34,10 +34,12 @@ from .open_inference.graph_models import graph_model
 from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
+from .wires.cluster_stores import Cluster
+from .wires.graph_shelf import ProcessShelf
 from .wires.graph_store import GraphStore, StoreEntry
 from .wires.shared_graphs import SharedGraphs
 from .wires.tensor_exports import TensorExports
-from .wires.tensor_store import TensorStore
+from .wires.tensor_store import ProcessTensorStore, TensorStore
 
 FREED_QUESTION = "freed tensors"
 """What a process asks the others to do: close held tensors that are freed."""
@@ -57,6 +59,7 @@ class Service:
 
     Attributes:
         group: what it shares with other processes of the same server.
+        cluster: what it shares with servers on other machines; None if there are none.
         proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
@@ -77,6 +80,7 @@ class Service:
     regions: SharedMemory
     proxies: TrustedProxies | None = None
     group: ProcessGroup = field(default_factory=ProcessGroup)
+    cluster: Cluster | None = None
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
@@ -105,9 +109,13 @@ class Service:
         if self.metrics is not None and self.group.folder is not None:
             self.kept_metrics = KeptMetrics(self.group.folder, self.group)
         self.batches = CallBatches(self.settings, self.admission, CallerThreads(self.parsing, ""))
-        self.tensors = TensorStore(self.settings, self.admission, self.group, self._let_others_free)
+        if self.cluster is None:
+            self.tensors = ProcessTensorStore(self.settings, self.admission, self.group, self._let_others_free)
+        else:
+            self.tensors = self.cluster.tensor_store(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
-        self.shared_graphs = SharedGraphs(self.graphs, self.group, self.settings, self.slow_threads)
+        shelf = ProcessShelf(self.group) if self.cluster is None else self.cluster.graph_shelf()
+        self.shared_graphs = SharedGraphs(self.graphs, shelf, self.settings, self.slow_threads)
 
     @property
     def ready(self) -> bool:

@@ -23,7 +23,7 @@ The tree::
     |   |   |-- RegionNotFound               no shared memory region of that name
     |   |   |-- GraphNotFound                no stored graph of that name
     |   |   `-- TensorNotFound               no held tensor of that name
-    |   |       `-- TensorGone               there was one, and the server has freed it
+    |   |       `-- TensorGone               there was one, and the server has freed or lost it
     |   |-- TensorExists                     a held tensor has that name already
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
@@ -512,9 +512,9 @@ class TensorNotFound(NotFound):
 
 
 class TensorGone(TensorNotFound):
-    """The server has freed this tensor, or has restarted. `extra["reason"]`: deleted, idle, expired or restarted.
+    """The server has freed or lost this tensor. `extra["reason"]`: deleted, idle, expired, lost or restarted.
 
-    Of an array that a Ray cluster holds also lost: a node was, and with it chunks that nothing can make again.
+    Of an array that a Ray cluster holds, lost means that a node was, and with it chunks that nothing can make again.
     """
 
     code = "tensor-gone"

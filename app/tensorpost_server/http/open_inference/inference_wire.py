@@ -120,7 +120,7 @@ class InferenceWire:
         for region in self._used:
             region.release()
 
-    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+    async def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """See `Wire.open_sinks`: regions of shared memory."""
         assert isinstance(answer, InferenceAnswer)
         assert self._slow_threads is not None
@@ -129,6 +129,9 @@ class InferenceWire:
             else RegionSink(self._use(output.region), output.region, index, self._slow_threads)
             for index, output in enumerate(answer.outputs)
         ]  # fmt: skip
+
+    async def finish_sinks(self) -> None:
+        """See `Wire.finish_sinks`: the regions have their bytes."""
 
     def _use(self, part: RegionPart) -> AnyRegion:
         """Use a region of shared memory until the request ends."""

@@ -6,7 +6,7 @@ time, while those of a held tensor never change (docs/decisions/0020-shared-memo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tensorpost.values.layout import Layout
@@ -62,7 +62,7 @@ class RegionUpload(NamedTuple):
         return cls(part, Layout.row_major(raw.data_type, raw.shape))
 
     async def receive(
-        self, regions: SharedMemory, owner: str, room: Callable[[Layout], memoryview], threads: CallerThreads
+        self, regions: SharedMemory, owner: str, room: Callable[[Layout], Awaitable[memoryview]], threads: CallerThreads
     ) -> None:
         """Copy the tensor.
 
@@ -78,6 +78,6 @@ class RegionUpload(NamedTuple):
         """
         region = regions.use(self.part, owner)
         try:
-            await read_region(region, room(self.layout), self.part.offset, threads)
+            await read_region(region, await room(self.layout), self.part.offset, threads)
         finally:
             region.release()

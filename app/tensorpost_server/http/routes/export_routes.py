@@ -44,7 +44,7 @@ async def export_tensor(request: Request) -> JsonDocument:
     parameters = read_query(request.url.query)
     device = parameters.pop("device", None)
     refuse_unknown(parameters, ["device"])
-    tensor = service.tensors.use(owner, request.path_params["name"])
+    tensor = await service.tensors.use(owner, request.path_params["name"])
     try:
         export = await service.exports.make(tensor, _worker(service, tensor, device))
     finally:

@@ -164,8 +164,9 @@ async def delete_graph(request: Request) -> Response:
     service, parameters = service_of(request), _parameters(request)
     refuse_unknown(parameters, ["version"])
     owner, name = service.owner_of(request.scope), request.path_params["name"]
-    service.graphs.delete(owner, name, parameters.get("version"))
-    await service.shared_graphs.publish(owner, name)
+    async with service.shared_graphs.staged() as staged:
+        service.graphs.delete(owner, name, parameters.get("version"))
+        await service.shared_graphs.publish(owner, name, staged)
     return Response(status_code=204)
 
 

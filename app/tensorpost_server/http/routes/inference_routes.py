@@ -175,8 +175,9 @@ async def load_model(request: Request) -> Response:
             version: await threads.run(True, configured_batches, load.config, name, known[version], None)
             for version in chosen
         }
-        service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
-        await service.shared_graphs.publish(owner, name)
+        async with service.shared_graphs.staged() as staged:
+            service.graphs.configure(owner, name, batches, dropped=known.keys() - batches.keys())
+            await service.shared_graphs.publish(owner, name, staged)
     return Response()
 
 
@@ -196,8 +197,9 @@ async def unload_model(request: Request) -> Response:
     if model.stored is None:
         raise NoBackend("operators cannot be unloaded")
     owner = service.owner_of(request.scope)
-    service.graphs.delete(owner, model.name)
-    await service.shared_graphs.publish(owner, model.name)
+    async with service.shared_graphs.staged() as staged:
+        service.graphs.delete(owner, model.name)
+        await service.shared_graphs.publish(owner, model.name, staged)
     return Response()
 
 

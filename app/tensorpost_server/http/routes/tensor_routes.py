@@ -36,7 +36,7 @@ from .json_document import JsonDocument
 
 router = APIRouter(tags=["tensors"])
 
-_Receive: TypeAlias = Callable[[Ticket, Callable[[Layout], memoryview]], Awaitable[None]]
+_Receive: TypeAlias = Callable[[Ticket, Callable[[Layout], Awaitable[memoryview]]], Awaitable[None]]
 """Receives a tensor: with the request's memory, into memory that it asks for."""
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "example": "mask"}
@@ -87,7 +87,7 @@ async def list_tensors(request: Request) -> JsonDocument:
         if isinstance(worker.backend, SharingBackend)
     }
     described: list[dict[str, Any]] = []
-    for tensor in service.tensors.listed(service.owner_of(request.scope)):
+    for tensor in await service.tensors.listed(service.owner_of(request.scope)):
         data = service.tensors.data_of(tensor)
         copies = [key for key, backend in sharing.items() if data is not None and backend.has_copy(data)]
         described.append(tensor.describe(copies))
@@ -141,7 +141,7 @@ async def read_tensor(request: Request) -> Response:
     wire = TensorReadWire(request.path_params["name"], tensors)
     try:
         format_ = wire.format(header_fields(scope["headers"]), 0)
-        call = wire.call(request.url.query, format_)
+        call = await wire.call(request.url.query, format_)
         prepared = prepare(call, service.settings)
         worker = service.opened().choose(prepared.plan, prepared.options.backend)
         if not prepared.answer.streams:  # its length is known when it has been written
@@ -166,7 +166,7 @@ async def read_tensor(request: Request) -> Response:
 async def delete_tensor(request: Request) -> Response:
     """Free a held tensor; calls that read it are finished."""
     service = service_of(request)
-    service.tensors.delete(service.owner_of(request.scope), request.path_params["name"])
+    await service.tensors.delete(service.owner_of(request.scope), request.path_params["name"])
     return Response(status_code=204)
 
 
@@ -178,20 +178,20 @@ async def _hold(request: Request, name: str | None) -> JsonDocument:
     if replaces and fields.get(b"if-none-match", b"").strip() == b"*":
         raise InvalidParameter("If-None-Match: * and replace=true contradict each other; send one of them")
     if name is not None:
-        service.tensors.check_new(owner, name, replaces=replaces)
+        await service.tensors.check_new(owner, name, replaces=replaces)
     region = RegionUpload.of(parameters)
     receive = _from_body(request, fields, parameters) if region is None else _from_region(request, fields, region)
     refuse_unknown(parameters, ["replace", "data_type", "sizes", "region", "offset"])
     places: list[TensorPlace] = []
 
-    def room(layout: Layout) -> memoryview:
-        places.append(service.tensors.place(owner, name, layout, replaces=replaces))
+    async def room(layout: Layout) -> memoryview:
+        places.append(await service.tensors.place(owner, name, layout, replaces=replaces))
         return places[0].memory
 
     with service.admission.admit(0, caller_of(request.scope)) as ticket, CallerWatch(request.receive):
         try:
             await receive(ticket, room)
-            tensor, was_replaced = places[0].finish()
+            tensor, was_replaced = await places[0].finish()
         finally:
             for place in places:
                 place.close()
@@ -212,7 +212,7 @@ def _from_body(request: Request, fields: Mapping[bytes, bytes], parameters: dict
     length = limit if framing.chunked else content_length(framing.length, limit)
     format_ = upload_format(fields, parameters, length)
 
-    async def receive(ticket: Ticket, room: Callable[[Layout], memoryview]) -> None:
+    async def receive(ticket: Ticket, room: Callable[[Layout], Awaitable[memoryview]]) -> None:
         if framing.chunked:
             content = await receive_chunked(request.receive, limit, pause, ticket.grow)
             body = RequestBody(request.receive, len(content), pause)
@@ -241,7 +241,7 @@ def _from_region(request: Request, fields: Mapping[bytes, bytes], region: Region
         )
     owner = service.regions.check(scope, fields)
 
-    async def receive(ticket: Ticket, room: Callable[[Layout], memoryview]) -> None:
+    async def receive(ticket: Ticket, room: Callable[[Layout], Awaitable[memoryview]]) -> None:
         del ticket
         threads = CallerThreads(service.slow_threads, caller_of(scope))
         await region.receive(service.regions, owner, room, threads)

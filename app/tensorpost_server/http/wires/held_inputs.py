@@ -135,13 +135,13 @@ class CallerTensors:
         scopes: Sequence[str] | None = scope.get(SCOPES)
         return cls(store, owner, scopes is None or "tensors" in scopes)
 
-    def use(self, name: str) -> OpenTensor:
+    async def use(self, name: str) -> OpenTensor:
         """A tensor, in use until the request ends.
 
         Raises:
             TensorGone, TensorNotFound: there is none of this name.
         """
-        tensor = self.store.use(self.owner, name)
+        tensor = await self.store.use(self.owner, name)
         self._used.append(tensor)
         return tensor
 
@@ -153,7 +153,7 @@ class CallerTensors:
             InvalidParameter, InvalidDescriptor: it has no such part, or cannot be read with these sizes.
             TooBusy: a copy needs memory that is not there now.
         """
-        tensor = self.use(reference.name)
+        tensor = await self.use(reference.name)
         try:
             begin, layout = part_of_box(tensor.layout, read_box(reference.box))
         except InvalidParameter as error:

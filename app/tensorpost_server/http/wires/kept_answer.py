@@ -17,6 +17,7 @@ from ...settings import Settings
 from ..background_threads import CallerThreads
 from ..calls.call import PreparedHead, Sink, prepared_head
 from .held_inputs import CallerTensors
+from .held_tensor import HeldTensorRow
 from .tensor_store import TensorPlace
 
 _INLINE_COPY_BYTES = 256 * 1024  # some 50 microseconds
@@ -80,6 +81,7 @@ class KeptAnswer:
     keep: KeepRequest
     tensors: CallerTensors
     _places: list[TensorPlace] = field(default_factory=list[TensorPlace])
+    _made: list[HeldTensorRow] = field(default_factory=list[HeldTensorRow])
 
     streams = False
     encodes = False
@@ -113,17 +115,16 @@ class KeptAnswer:
         raise AssertionError("the answer does not stream")
 
     def whole(self, plan: Plan, worker: Worker, outputs: Sequence[bytearray | bytes]) -> tuple[PreparedHead, bytes]:
-        """See `Answer.whole`: the tensors get their names, all of them or none, and are described."""
-        tensors = [tensor for tensor, _ in self.tensors.store.finish(self._places)]
+        """See `Answer.whole`: the tensors, which have their names, are described."""
         slots = self.graph.output_slots
-        kept = {slot.name: tensor.describe() for slot, tensor in zip(slots, tensors, strict=True)}
+        kept = {slot.name: tensor.describe() for slot, tensor in zip(slots, self._made, strict=True)}
         document: Mapping[str, Any] = {
             "backend": worker.computed_by(plan), "device": worker.backend.device, "tensors": kept
         }  # fmt: skip
         body = json.dumps(document).encode() + b"\n"
         return prepared_head(plan, worker, "application/json", b"", len(body), inline=False), body
 
-    def open(self, slow_threads: CallerThreads) -> list[KeptSink]:
+    async def open(self, slow_threads: CallerThreads) -> list[KeptSink]:
         """Make room for all outputs.
 
         Raises:
@@ -131,10 +132,18 @@ class KeptAnswer:
         """
         sinks: list[KeptSink] = []
         for name, slot in zip(self.keep.names, self.graph.output_slots, strict=True):
-            place = self.tensors.store.place(self.tensors.owner, name, slot.layout, replaces=self.keep.replaces)
+            place = await self.tensors.store.place(self.tensors.owner, name, slot.layout, replaces=self.keep.replaces)
             self._places.append(place)
             sinks.append(KeptSink(place.memory, slow_threads))
         return sinks
+
+    async def finish(self) -> None:
+        """Give all outputs their names, or none of them.
+
+        Raises:
+            TensorExists, TensorGone: see `TensorStore.finish`.
+        """
+        self._made = [tensor for tensor, _ in await self.tensors.store.finish(self._places)]
 
     def close(self) -> None:
         """Give back the room of outputs that have not got their names."""

@@ -107,13 +107,18 @@ class OperatorWire:
             self._parser = await slow_threads.run(self.takes_long, self._dialect, self._operator)
         return self._operator if self.takes_long else None
 
-    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+    async def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """See `Wire.open_sinks`: every output goes into the body, or all of them are kept."""
         if not isinstance(answer, KeptAnswer):
             return [None] * len(answer.sinks)
         assert self._slow_threads is not None
         self._kept = answer
-        return answer.open(self._slow_threads)
+        return await answer.open(self._slow_threads)
+
+    async def finish_sinks(self) -> None:
+        """See `Wire.finish_sinks`: outputs that are kept get their names."""
+        if self._kept is not None:
+            await self._kept.finish()
 
     def close(self) -> None:
         """See `Wire.close`: held tensors."""
@@ -174,7 +179,7 @@ class OperatorWire:
         if self._keep is not None:
             self._tensors.check_keep()
             for name in [each for each in self._keep.names if each is not None]:
-                self._tensors.store.check_new(self._tensors.owner, name, replaces=self._keep.replaces)
+                await self._tensors.store.check_new(self._tensors.owner, name, replaces=self._keep.replaces)
         await self._use(references, context)
 
     async def _use(self, references: Mapping[str, HeldReference], context: ReadContext) -> None:

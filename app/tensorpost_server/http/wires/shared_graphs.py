@@ -1,7 +1,7 @@
-"""Stored graphs of a server with several processes: each process has all of them, as the database lists them.
+"""Stored graphs that several processes have, on one machine or on Ray: each has all of them, as a table lists them.
 
-A process that stores, changes or deletes a graph says so in the database, and waits until the others have done the
-same before it answers; so a call after the answer finds the same graphs in any of them.
+A process that stores, changes or deletes a graph says so in the table, and waits until the others have done the same
+before it answers; so a call after the answer finds the same graphs in any of them.
 """
 
 from __future__ import annotations
@@ -9,34 +9,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
-import sqlite3
-from collections.abc import AsyncGenerator, Container, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Container, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorpost.values.problems import TensorpostError
 
 from ...engine import WorkerThreads
 from ...settings import Settings
-from ...shared.process_group import ProcessGroup
-from ...shared.shared_folder import graph_path, room_for, shared_file
-from ...shared.siblings import CHANGE_SECONDS
 from ..background_threads import CallerThreads
 from ..calls.batch_settings import BatchSettings
 from .graph_folder import read_graph_folder
+from .graph_shelf import GraphShelf, GraphUse
 from .graph_sources import read_source
 from .graph_store import GraphStore, GraphVersion, StoreEntry
+from .graph_table import GraphRow, VersionHere
 
-GRAPHS_QUESTION, FOLDER_QUESTION, USES_QUESTION = "graphs", "graphs of the folder", "uses of graphs"
-"""What a process asks of the others: to do what the database says, to read a graph of the folder again, or `uses`."""
+FOLDER_QUESTION = "graphs of the folder"
+"""What a process asks of the others on its machine: to read a graph of the folder again."""
 
 GraphUses = dict[tuple[str | None, str, int], tuple[int, float]]
 """Calls by owner, name and version: their number, and the time of the last one, seconds of the monotonic clock."""
 
-_ROWS = "SELECT number, owner, name, version, media_type, file, batches FROM graphs"
 _log = logging.getLogger(__name__)
 
 
@@ -54,22 +49,22 @@ class StoredContent(NamedTuple):
     media_type: str | None
 
 
-StagedFiles = dict[int, tuple[str, str | None]]
-"""Files of what was sent and their media types, by version."""
+@dataclass(slots=True)
+class StagedChange:
+    """A change of a graph that is about to be made.
 
+    Attributes:
+        files: what was sent to be stored, by its names, and its media types; by version.
+        turn: ends the turn of the change, if changes wait for one another.
+    """
 
-class _Row(NamedTuple):
-    number: int
-    owner: str
-    name: str
-    version: int
-    media_type: str | None
-    file: str
-    batches: str
+    files: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
+    turn: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.owner, self.name, self.version
+    def take(self) -> StagedChange:
+        """All of it, for `publish`."""
+        files, self.files = self.files, {}
+        return StagedChange(files, self.turn.pop_all())
 
 
 @dataclass(slots=True)
@@ -78,120 +73,119 @@ class SharedGraphs:
 
     Attributes:
         store: the graphs of this process.
-        group: the processes.
+        shelf: what all processes have.
         settings: limits of what is read.
         threads: where graphs are read.
     """
 
     store: GraphStore
-    group: ProcessGroup
+    shelf: GraphShelf
     settings: Settings
     threads: WorkerThreads
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _version: int = -1
     _is_complete: bool = True
-    _asking: set[asyncio.Future[list[Any]]] = field(default_factory=set[asyncio.Future[list[Any]]])
+    _publishing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _known: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
-        if self.group.is_shared:
-            self.store.is_idle = self._drop_row_if_idle
-            self.store.copies = self.group.processes
+        if self.shelf.is_shared:
+            self.store.is_idle = self._is_idle_everywhere
+            self.store.copies = self.shelf.copies
 
     @asynccontextmanager
-    async def staged(self, stored: Sequence[StoredContent]) -> AsyncGenerator[StagedFiles]:
-        """What was sent, in files that the other processes can read; removed unless `publish` has used them.
+    async def staged(self, stored: Sequence[StoredContent] = ()) -> AsyncGenerator[StagedChange]:
+        """Around each change of the store: what was sent lies where the other processes can read it.
 
-        It comes before a graph is put into the store, so that nothing waits between that and `publish`: else another
-        request could store a graph of the same name meanwhile, and the processes would disagree about the two.
+        That comes before a graph is put into the store, so that between that and what `publish` writes no other change
+        can come: nothing waits there, or others wait for their turn. Else the processes would disagree about the two.
+        What `publish` has not taken is removed.
+
+        Args:
+            stored: what was sent; empty if versions are changed or deleted only.
 
         Raises:
             InsufficientStorage: the file system has too little room.
         """
-        folder, files = self.group.folder, dict[int, tuple[str, str | None]]()
+        staged = StagedChange()
         try:
-            for each in stored if folder is not None else ():
-                assert folder is not None
-                path = graph_path(folder, self.group.place, secrets.token_hex(8))
-                files[each.version] = path.name, each.media_type
-                await self._threads.run(True, _write, path, each.content)
-            yield files
+            for each in stored if self.shelf.is_shared else ():
+                staged.files[each.version] = await self.shelf.put(each.content, self._threads), each.media_type
+            if not self.shelf.is_immediate:
+                await staged.turn.enter_async_context(self._lock)
+            yield staged
         finally:
-            if folder is not None:
-                for file, _ in files.values():
-                    shared_file(folder, file).unlink(missing_ok=True)
+            await staged.turn.aclose()
+            self._discard(staged)
 
-    async def publish(self, owner: str, name: str, staged: StagedFiles | None = None) -> None:
+    async def publish(self, owner: str, name: str, staged: StagedChange) -> None:
         """Let all processes have a graph of a caller as this one has it; called at once after the change.
 
         Args:
             owner: the caller.
             name: the graph's name.
-            staged: what was sent now, of which files are taken out; None if versions were changed or deleted only.
+            staged: the change.
 
         Raises:
             TensorpostError: it cannot be written; this process has then what the others have.
         """
-        if not self.group.is_shared:
+        if not self.shelf.is_shared:
             return
-        try:
-            self._write_rows(owner, name, {} if staged is None else staged)
-        except TensorpostError:
-            for entry in self.store.versions(owner, name):
-                if entry.owner == owner:
-                    self.store.drop(entry)
-            self._version = -1
-            await self.synchronize()
-            raise
-        asking = asyncio.ensure_future(self.group.siblings.ask(GRAPHS_QUESTION, seconds=CHANGE_SECONDS))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-        await asyncio.shield(asking)  # also if the caller goes
+        writing = self._write(owner, name, staged.take())
+        if self.shelf.is_immediate:
+            await writing  # which does not suspend, unless it fails
+        else:
+            await self._in_any_case(writing)
+        await self._in_any_case(self.shelf.tell())
 
-    def _write_rows(self, owner: str, name: str, staged: StagedFiles) -> None:
-        """Write into the database what this process has of a graph."""
-        folder = self.group.folder
-        assert folder is not None
-        entries = {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
-        with self.group.database.change() as database:
-            found = database.execute(f"{_ROWS} WHERE owner = ? AND name = ?", (owner, name)).fetchall()
-            rows = {row.version: row for row in map(_Row._make, found)}
-            news: dict[int, tuple[str, str | None]] = dict(staged)
-            for version, row in rows.items():
-                entry = entries.get(version)
-                if entry is not None and entry.number == row.number and _text_of(entry.batches) != row.batches:
-                    news.setdefault(version, (row.file, row.media_type))
-                is_dropped = entry is None and row.number in self._known  # else another process has just stored it
-                if version in news or is_dropped:
-                    database.execute("DELETE FROM graphs WHERE number = ?", (row.number,))
-            numbers: dict[int, int] = {}
-            for version, (file, media_type) in news.items():
-                entry = entries[version]
-                values = owner, name, version, media_type, file, _text_of(entry.batches), entry.used
-                added = database.execute(
-                    "INSERT INTO graphs (owner, name, version, media_type, file, batches, used) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    values,
-                ).lastrowid
-                assert added is not None
-                numbers[version] = added
-            gone = [row.file for row in rows.values() if not _is_named(database, row.file)]
-        staged.clear()
-        for version, number in numbers.items():
-            entries[version].number = number
-            self._known.add(number)
-        for file in gone:
-            shared_file(folder, file).unlink(missing_ok=True)
+    async def _in_any_case(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, also if the caller goes."""
+        task = asyncio.ensure_future(doing)
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+        await asyncio.shield(task)
+
+    async def _write(self, owner: str, name: str, staged: StagedChange) -> None:
+        """Write into the table what this process has of a graph."""
+        try:
+            async with staged.turn:
+                entries = self._own(owner, name)
+                here = [
+                    VersionHere(
+                        version, entry.number, _text_of(entry.batches), entry.used,
+                        *staged.files.get(version, (None, None)),
+                    )
+                    for version, entry in entries.items()
+                ]  # fmt: skip
+                published = await self.shelf.publish(owner, name, here, self._known)
+                for version, number in published.numbers.items():
+                    entries[version].number = number
+                    self._known.add(number)
+        except BaseException as error:
+            self._discard(staged)
+            if isinstance(error, TensorpostError):
+                for entry in self._own(owner, name).values():
+                    self.store.drop(entry)
+                self._version = -1
+                await self.synchronize()
+            raise
+
+    def _own(self, owner: str, name: str) -> dict[int, StoreEntry]:
+        return {each.version: each for each in self.store.versions(owner, name) if each.owner == owner}
+
+    def _discard(self, staged: StagedChange) -> None:
+        if staged.files:
+            self.shelf.discard([file for file, _ in staged.files.values()])
 
     async def synchronize(self) -> None:
-        """Store and drop graphs in this process as the database says. What there is no memory for is tried again."""
-        if not self.group.is_shared:
+        """Store and drop graphs in this process as the table says. What there is no memory for is tried again."""
+        if not self.shelf.is_shared:
             return
         async with self._lock:
             self._is_complete = True
-            while (version := self.group.database.version) != self._version:
+            while (version := self.shelf.version) != self._version:
+                rows = {row.number: row for row in await self.shelf.rows()}
                 self._version = version
-                rows = {row.number: row for row in map(_Row._make, self.group.database.connection.execute(_ROWS))}
                 keys = {row.key for row in rows.values()}  # those that were replaced stay until the new one is here
                 for entry in self._not_in(rows):
                     if (entry.owner, entry.name, entry.version) not in keys:
@@ -202,12 +196,11 @@ class SharedGraphs:
                     await self._take_over(row)
             if not self._is_complete:
                 self._version = -1
-                rows = {number for (number,) in self.group.database.connection.execute("SELECT number FROM graphs")}
-                for entry in self._not_in(rows):  # none is better than the one before
-                    self.store.drop(entry)
+                for entry in self._not_in({row.number for row in await self.shelf.rows()}):
+                    self.store.drop(entry)  # none is better than the one before
 
     def _not_in(self, rows: Container[int]) -> list[StoreEntry]:
-        """The graphs of callers that these rows of the database do not have."""
+        """The graphs of callers that these rows of the table do not have."""
         return [each for each in self.store.entries() if each.number and each.number not in rows]
 
     async def read_folder_graph(self, name: str) -> None:
@@ -217,64 +210,53 @@ class SharedGraphs:
             await self._threads.run(True, read_graph_folder, self.settings.graphs, self.settings, name), name
         )
 
-    async def uses(self) -> list[tuple[str | None, str, int, int, float]]:
-        """Owner, name and version of each graph, its calls in this process, and the time of the last one."""
+    async def uses(self) -> list[GraphUse]:
+        """The calls of each graph in this process."""
         return [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
 
     async def uses_elsewhere(self) -> GraphUses:
         """The calls of graphs in the other processes."""
         found: GraphUses = {}
-        for owner, name, version, *use in [
-            each for uses in await self.group.siblings.ask(USES_QUESTION) for each in uses
-        ]:
+        for owner, name, version, count, used in await self.shelf.uses_elsewhere():
             calls, last = found.get((owner, name, version), (0, 0.0))
-            found[owner, name, version] = calls + use[0], max(last, use[1])
+            found[owner, name, version] = calls + count, max(last, used)
         return found
 
     def note_uses(self) -> None:
         """Let the other processes know when this one has used graphs; drop those that they have dropped."""
-        if not self.group.is_shared:
+        if not self.shelf.is_shared:
             return
-        for entry in [each for each in self.store.entries() if each.number and each.used > each.noted]:
-            query = "UPDATE graphs SET used = max(used, ?) WHERE number = ?"
+        used = {each.number: each for each in self.store.entries() if each.number and each.used > each.noted}
+        uses = [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
+        gone = self.shelf.note_uses([(number, each.used) for number, each in used.items()], uses)
+        for entry in used.values():
             entry.noted = entry.used
-            if not self.group.database.connection.execute(query, (entry.used, entry.number)).rowcount:
-                self.store.drop(entry)
+        for number in gone:
+            self.store.drop(used[number])
 
-    async def _take_over(self, row: _Row) -> None:
+    async def _take_over(self, row: GraphRow) -> None:
         """Store a graph that another process has stored."""
-        assert self.group.folder is not None
-        path, media_type = shared_file(self.group.folder, row.file), row.media_type
         try:
-            content = await self._threads.run(True, path.read_bytes)
-            source = await self._threads.run(True, read_source, content, media_type, self.settings)
+            content = await self.shelf.read(row.file, self._threads)
+            if content is None:
+                return  # it was replaced meanwhile, which the next look at the table finds
+            source = await self._threads.run(True, read_source, content, row.media_type, self.settings)
             batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
-            query = "SELECT 1 FROM graphs WHERE number = ?"
-            if self.group.database.connection.execute(query, (row.number,)).fetchone() is None:
+            if not self.shelf.has(row.number):
                 return  # it was replaced meanwhile, perhaps by this process
             self.store.take_over(
                 row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
             )
             self._known.add(row.number)
-        except FileNotFoundError:
-            pass  # it was replaced meanwhile, which the next look at the database finds
         except (TensorpostError, MemoryError, OSError) as error:
             self._is_complete = False
             _log.error("the graph %r, which another process has stored, is not here yet: %s", row.name, error)
 
-    def _drop_row_if_idle(self, entry: StoreEntry, since: float) -> bool:
-        """Whether no process has used a graph since then; then it is taken out of the database."""
-        folder = self.group.folder
-        assert folder is not None
-        with self.group.database.change() as database:
-            query = "DELETE FROM graphs WHERE number = ? AND used < ? RETURNING file"
-            if (dropped := database.execute(query, (entry.number, since)).fetchone()) is not None:
-                if not _is_named(database, dropped[0]):
-                    shared_file(folder, dropped[0]).unlink(missing_ok=True)
-                return True
-            used = database.execute("SELECT used FROM graphs WHERE number = ?", (entry.number,)).fetchone()
+    def _is_idle_everywhere(self, entry: StoreEntry, since: float) -> bool:
+        """Whether no process has used a graph since then; then it is taken out of the table."""
+        used = self.shelf.last_use(entry.number, since)
         if used is not None:
-            entry.used = max(entry.used, used[0])
+            entry.used = max(entry.used, used)
         return used is None
 
     @property
@@ -284,13 +266,3 @@ class SharedGraphs:
 
 def _text_of(batches: BatchSettings | None) -> str:
     return json.dumps(None if batches is None else asdict(batches))
-
-
-def _is_named(database: sqlite3.Connection, file: str) -> bool:
-    """Whether a row names a file."""
-    return database.execute("SELECT 1 FROM graphs WHERE file = ?", (file,)).fetchone() is not None
-
-
-def _write(path: Path, content: bytes) -> None:
-    with room_for(path, len(content)):
-        path.write_bytes(content)

@@ -47,9 +47,9 @@ class TensorReadWire:
     async def read(self, context: ReadContext, format_: CallFormat) -> Call:
         assert isinstance(format_, RequestFormat)
         await context.body.receive_into([])  # refuses a body that is not empty
-        return self.call(context.query, format_)
+        return await self.call(context.query, format_)
 
-    def call(self, query: str, format_: RequestFormat) -> Call:
+    async def call(self, query: str, format_: RequestFormat) -> Call:
         """The call that the request means.
 
         Raises:
@@ -58,7 +58,7 @@ class TensorReadWire:
         """
         parameters = read_query(query)
         refuse_unknown(parameters, ["box"])
-        tensor = self._tensors.use(self._name)
+        tensor = await self._tensors.use(self._name)
         try:
             begin, layout = part_of_box(tensor.layout, read_box(parameters.get("box", "")))
         except InvalidParameter as error:
@@ -70,9 +70,12 @@ class TensorReadWire:
         answer = OperatorAnswer.of(format_, graph, None)
         return Call(graph, _BY_NUMPY, [announced], answer, held=[data], stored_tags=[tensor.tag], is_repeatable=False)
 
-    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+    async def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """See `Wire.open_sinks`: it goes into the body."""
         return [None]
+
+    async def finish_sinks(self) -> None:
+        """See `Wire.finish_sinks`: there are none."""
 
     def close(self) -> None:
         """See `Wire.close`: the tensor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ class UploadContext(NamedTuple):
 
     body: RequestBody
     ticket: Ticket
-    room: Callable[[Layout], memoryview]
+    room: Callable[[Layout], Awaitable[memoryview]]
     settings: Settings
     parsing: CallerThreads
     slow_threads: CallerThreads
@@ -93,19 +93,19 @@ async def receive_tensor(context: UploadContext, format_: RequestFormat) -> None
                 f"the body has {body.length:,} bytes, but {row.numpy_name} of sizes {list(shape)} has "
                 f"{format_.raw.size_in_bytes:,}"
             )
-        await body.receive_into([_room(context, row, shape)])
+        await body.receive_into([await _room(context, row, shape)])
     elif media_type is MediaType.FRAME:
         context.ticket.grow(min(body.length, settings.max_head_bytes))
         reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(reader, context.parsing)
         entries = reader.finish().tensors
         _one([entry.name for entry in entries])
-        await body.receive_into([_room(context, entries[0].data_type, entries[0].shape)])
+        await body.receive_into([await _room(context, entries[0].data_type, entries[0].shape)])
     else:
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(npy, context.parsing)
         head = npy.finish()
-        await body.receive_into([_room(context, head.data_type, head.shape)])
+        await body.receive_into([await _room(context, head.data_type, head.shape)])
 
 
 async def _of_json(context: UploadContext) -> None:
@@ -115,7 +115,7 @@ async def _of_json(context: UploadContext) -> None:
     array = await context.slow_threads.run(True, frame.tensor_from_json, sent)
     if array.dtype.kind == "O":
         raise TensorMismatch("the tensor holds strings; held tensors are numbers")
-    memory = _room(context, data_type(array.dtype), array.shape)
+    memory = await _room(context, data_type(array.dtype), array.shape)
     await context.slow_threads.run(
         len(memory) > _INLINE_COPY_BYTES, np.copyto,
         np.frombuffer(memory, np.uint8), np.ascontiguousarray(array).reshape(-1).view(np.uint8),
@@ -136,7 +136,7 @@ async def _of_encoded(context: UploadContext, format_: RequestFormat) -> None:
     _one([name for name, _, _ in encoded.tensors])
     ((_, row, shape),) = encoded.tensors
     context.ticket.grow(encoded.working_bytes)
-    await threads.run(True, encoded.decode_into, [_room(context, row, shape)])
+    await threads.run(True, encoded.decode_into, [await _room(context, row, shape)])
 
 
 def _numbered(count: int) -> list[str]:
@@ -151,7 +151,7 @@ def _one(names: Sequence[str]) -> None:
         )
 
 
-def _room(context: UploadContext, row: DataType, shape: Sequence[int]) -> memoryview:
+async def _room(context: UploadContext, row: DataType, shape: Sequence[int]) -> memoryview:
     if not row.item_size:
         raise TensorMismatch("the tensor holds strings; held tensors are numbers")
-    return context.room(Layout.row_major(row, shape))
+    return await context.room(Layout.row_major(row, shape))

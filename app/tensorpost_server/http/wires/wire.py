@@ -93,11 +93,19 @@ class Wire(Protocol):
         """
         ...
 
-    def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
+    async def open_sinks(self, answer: Answer) -> Sequence[OpenSink | None]:
         """Memory of the caller for the outputs; None for those that go into the body, or nowhere.
 
         Raises:
             InvalidRequest: the caller has no such memory.
+        """
+        ...
+
+    async def finish_sinks(self) -> None:
+        """Called when an answer that does not stream has all of its outputs, before it is written.
+
+        Raises:
+            TensorpostError: the outputs cannot be where the caller wants them.
         """
         ...
 
