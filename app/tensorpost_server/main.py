@@ -59,7 +59,7 @@ from .http.routes import (
 )
 from .http.service import FREED_QUESTION, Service
 from .http.wires.cluster_stores import Cluster
-from .http.wires.graph_shelf import GRAPHS_QUESTION, USES_QUESTION
+from .http.wires.graph_repository import GRAPHS_QUESTION, USES_QUESTION
 from .http.wires.shared_graphs import FOLDER_QUESTION
 from .settings import Settings
 from .shared.process_group import ProcessGroup

@@ -34,6 +34,7 @@ from tensorpost.bodies.frame import (
     tensor_from_json,
     tensor_to_json,
 )
+from tensorpost.bodies.npy import NpyHeadReader
 from tensorpost.bodies.strict_json import read_json
 from tensorpost.values.datatypes import DATA_TYPES, DataType, data_type
 from tensorpost.values.problems import (
@@ -830,3 +831,11 @@ def test_non_finite_numbers_are_kept_if_the_reader_let_them_pass():
     document = read_json(b'{"dtype":"F16","shape":[3],"data":[NaN,Infinity,-Infinity]}', allow_non_finite=True)
 
     np.testing.assert_array_equal(tensor_from_json(document), np.array([np.nan, np.inf, -np.inf], np.float16))
+
+
+@pytest.mark.parametrize(("body", "is_name"), [(b"photograph.npy", True), (b"# A text of some words", False)])
+def test_only_what_may_be_the_name_of_a_file_is_taken_for_one(body: bytes, is_name: bool) -> None:
+    reader = NpyHeadReader()
+    with pytest.raises(InvalidFrame) as caught:
+        reader.feed(body)
+    assert ("--data-binary @" in str(caught.value)) is is_name

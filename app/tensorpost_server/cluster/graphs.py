@@ -12,25 +12,25 @@ from typing import Any
 from tensorpost.values.problems import TensorpostError
 
 from ..http.background_threads import CallerThreads
-from ..http.wires.graph_shelf import GraphUse
+from ..http.wires.graph_repository import GraphUse
 from ..http.wires.graph_table import GraphRow, Published, VersionHere
-from .link import IndexLink
+from .index_client import IndexClient
 
 _AGAIN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class RayShelf:
-    """See `GraphShelf`: of all replicas.
+class RayGraphRepository:
+    """See `GraphRepository`: of all replicas.
 
     Args:
-        link: the index.
+        client: calls the index.
     """
 
     is_shared, is_immediate, copies = True, False, 1  # each replica has memory of its own
 
-    def __init__(self, link: IndexLink) -> None:
-        self._link = link
+    def __init__(self, client: IndexClient) -> None:
+        self._client = client
         self.version = -1
         self._published = -1
         self._following: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class RayShelf:
         Raises:
             Unavailable: the index does not answer.
         """
-        self.version = await self._link.ask("graph_changes", -1)
+        self.version = await self._client.ask("graph_changes", -1)
         await synchronize()
         self._following = asyncio.ensure_future(self._follow(synchronize))
 
@@ -53,10 +53,10 @@ class RayShelf:
                 task.cancel()
 
     async def rows(self) -> Sequence[GraphRow]:
-        return await self._link.ask("graph_rows")
+        return await self._client.ask("graph_rows")
 
     def has(self, number: int) -> bool:
-        """See `GraphShelf.has`: changes of this replica wait while it takes graphs over."""
+        """See `GraphRepository.has`: changes of this replica wait while it takes graphs over."""
         del number
         return True
 
@@ -64,7 +64,7 @@ class RayShelf:
         del threads
         file = f"graph-{secrets.token_hex(8)}"
         try:
-            await self._link.ask("graph_put", file, content)
+            await self._client.ask("graph_put", file, content)
         except BaseException:
             self.discard([file])
             raise
@@ -76,18 +76,18 @@ class RayShelf:
 
     async def read(self, file: str, threads: CallerThreads) -> bytes | None:
         del threads
-        return await self._link.ask("graph_read", file)
+        return await self._client.ask("graph_read", file)
 
     async def publish(
         self, owner: str, name: str, here: Sequence[VersionHere], known: Collection[int]
     ) -> Published:  # fmt: skip
         now = time.monotonic()
         aged = [each._replace(used=each.used - now) for each in here]
-        published, self._published = await self._link.ask("graph_publish", owner, name, aged, {*known})
+        published, self._published = await self._client.ask("graph_publish", owner, name, aged, {*known})
         return published
 
     async def tell(self) -> None:
-        await self._link.ask("graph_known", self._published)
+        await self._client.ask("graph_known", self._published)
 
     def note_uses(self, uses: Sequence[tuple[int, float]], all_uses: Sequence[GraphUse]) -> Sequence[int]:
         now = time.monotonic()
@@ -100,14 +100,14 @@ class RayShelf:
 
     async def uses_elsewhere(self) -> Sequence[GraphUse]:
         now = time.monotonic()
-        return [(*each[:4], now + each[4]) for each in await self._link.ask("graph_uses")]
+        return [(*each[:4], now + each[4]) for each in await self._client.ask("graph_uses")]
 
     def _tell(self, method: str, *args: object) -> None:
         """Tell the index something whose answer nobody waits for."""
 
         async def tell() -> None:
             try:
-                await self._link.ask(method, *args)
+                await self._client.ask(method, *args)
             except TensorpostError as error:
                 _log.warning("%s", error.detail)
 
@@ -119,7 +119,7 @@ class RayShelf:
         done = self.version
         while True:
             try:
-                version = await self._link.ask("graph_changes", done)  # which says that this replica has done it
+                version = await self._client.ask("graph_changes", done)  # which says that this replica has done it
                 if version != done:
                     self.version = version
                     await synchronize()

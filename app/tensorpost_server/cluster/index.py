@@ -22,7 +22,7 @@ from tensorpost.values.datatypes import data_type
 from tensorpost.values.layout import Layout
 from tensorpost.values.problems import InsufficientStorage, TensorpostError
 
-from ..http.wires.graph_shelf import GraphUse
+from ..http.wires.graph_repository import GraphUse
 from ..http.wires.graph_table import GraphRow, Published, VersionHere
 from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import Reservation, TensorIndex, TensorLimits
@@ -30,13 +30,13 @@ from ..shared.shared_database import SharedDatabase
 from .indexed_graphs import IndexedGraphs
 from .tensor_objects import TensorContent, TensorObjects
 
-PLACE_SECONDS = 30.0
+REPLICA_SECONDS = 30.0
 """A replica of which nothing was heard for so long has ended."""
 
-FAST_SECONDS = 2.0
+PROBE_SECONDS = 2.0
 """A replica that does not do something within so long is asked whether it has ended."""
 
-ALONE_SECONDS = 60.0
+IDLE_SECONDS = 60.0
 """The index ends when there has been no replica for so long."""
 
 INLINE_BYTES = 64 << 10
@@ -65,7 +65,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """What a replica is told every few seconds.
 
     Attributes:
@@ -179,9 +179,9 @@ class ClusterIndex:
         self._end_place(place)
 
     @_answering
-    async def beat(
+    async def heartbeat(
         self, place: int, ended: Mapping[int, int], given_back: Iterable[int], opened: Iterable[int]
-    ) -> Beat:  # fmt: skip
+    ) -> Heartbeat:  # fmt: skip
         """What a replica has to say every few seconds, and what it is told.
 
         Args:
@@ -199,13 +199,13 @@ class ClusterIndex:
             self._tensors.give_back(number)
         there = self._database.connection.execute("SELECT number FROM tensors WHERE reserved IS NULL")
         freed = {*opened} - {number for (number,) in there}
-        return Beat(self._tensors.count, self._size_in_bytes(), dict(self._tensors.dropped), sorted(freed))
+        return Heartbeat(self._tensors.count, self._size_in_bytes(), dict(self._tensors.dropped), sorted(freed))
 
     # ---- held tensors: see `TensorIndex` -----------------------------------------------------------------------------
 
     @_answering
     async def use(self, place: int, owner: str, name: str) -> Row:
-        """The tensor of a name, with another use by the replica, which says in `beat` when it has ended."""
+        """The tensor of a name, with another use by the replica, which says in `heartbeat` when it has ended."""
         held = self._tensors.use(owner, name, place)
         self._uses[held.number, place] += 1
         return _row(held)
@@ -284,11 +284,11 @@ class ClusterIndex:
     @_answering
     async def graph_known(self, place: int, version: int) -> None:
         """Wait until the other replicas have done a version."""
-        waiting = await self._graphs.waiting(place, version, FAST_SECONDS)
+        waiting = await self._graphs.waiting(place, version, PROBE_SECONDS)
         for other in waiting:
             await self._end_if_dead(other)
-        if waiting := await self._graphs.waiting(place, version, PLACE_SECONDS):
-            _log.warning("%d replicas have not read a stored graph within %g s", len(waiting), PLACE_SECONDS)
+        if waiting := await self._graphs.waiting(place, version, REPLICA_SECONDS):
+            _log.warning("%d replicas have not read a stored graph within %g s", len(waiting), REPLICA_SECONDS)
 
     @_answering
     async def graph_rows(self, place: int) -> list[GraphRow]:
@@ -359,13 +359,13 @@ class ClusterIndex:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             now = time.monotonic()
-            for place in [place for place, heard in self.heard.items() if now - heard > PLACE_SECONDS]:
+            for place in [place for place, heard in self.heard.items() if now - heard > REPLICA_SECONDS]:
                 self._end_place(place)
             self._tensors.sweep()
             self._graphs.sweep()
             if self.heard:
                 self._alone_since = now
-            elif now - self._alone_since > ALONE_SECONDS:
+            elif now - self._alone_since > IDLE_SECONDS:
                 self._ray.kill(self._ray.get_runtime_context().current_actor)
                 return
             try:
@@ -387,7 +387,7 @@ class ClusterIndex:
         if (replica := self._replicas.get(place)) is None:
             return
         try:
-            async with asyncio.timeout(FAST_SECONDS):
+            async with asyncio.timeout(PROBE_SECONDS):
                 await replica.actor.__ray_ready__.remote()
         except TimeoutError:
             pass  # it does something that takes long

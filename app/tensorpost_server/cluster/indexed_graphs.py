@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 
-from ..http.wires.graph_shelf import GraphUse
+from ..http.wires.graph_repository import GraphUse
 from ..http.wires.graph_table import GraphTable, Published, VersionHere
 from ..shared.shared_database import SharedDatabase
 

@@ -18,11 +18,11 @@ from ..engine import Admission
 from ..http.wires.held_tensor import HeldTensorRow
 from ..http.wires.tensor_index import REASONS, Reservation
 from ..http.wires.tensor_store import OpenTensor, TensorPlace
-from .index import INLINE_BYTES, Beat, Made
-from .link import IndexLink
+from .index import INLINE_BYTES, Heartbeat, Made
+from .index_client import IndexClient
 from .upload_memory import UploadMemory
 
-BEAT_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """How often the index is told what the replica does."""
 
 _SOON_SECONDS = 0.02
@@ -37,22 +37,22 @@ class RayTensorStore:
 
     Args:
         admission: the memory budget, in which tensors count while they are received or computed.
-        link: the index.
+        client: calls the index.
     """
 
-    def __init__(self, admission: Admission, link: IndexLink) -> None:
+    def __init__(self, admission: Admission, client: IndexClient) -> None:
         self._errors: Any = importlib.import_module("ray.exceptions")  # it has no type stubs
-        self._admission, self._link, self._files = admission, link, UploadMemory()
+        self._admission, self._client, self._files = admission, client, UploadMemory()
         self._open: dict[int, OpenTensor] = {}
         self._used: dict[int, float] = {}
         self._opening: dict[int, asyncio.Task[OpenTensor]] = {}
         self._ended = Counter[int]()
         self._given_back: list[int] = []
-        self._told = Beat(0, 0, {}, [])
-        self._beating: asyncio.Task[None] | None = None
+        self._told = Heartbeat(0, 0, {}, [])
+        self._heartbeats: asyncio.Task[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._tasks = set[asyncio.Task[Any]]()
-        link.known = lambda: [(each.held.owner, each.held.name) for each in self._open.values()]
+        client.known = lambda: [(each.held.owner, each.held.name) for each in self._open.values()]
 
     @property
     def count(self) -> int:
@@ -67,11 +67,11 @@ class RayTensorStore:
         return dict.fromkeys(REASONS, 0) | dict(self._told.dropped)
 
     def open(self) -> None:
-        """Begin; the link is open."""
-        self._beating = asyncio.ensure_future(self._beat_always())
+        """Begin; the client of the index is open."""
+        self._heartbeats = asyncio.ensure_future(self._send_heartbeats())
 
     async def use(self, owner: str, name: str) -> OpenTensor:
-        held = _held(await self._unless_cancelled(self._link.ask("use", owner, name), self._end_unheard_use))
+        held = _held(await self._unless_cancelled(self._client.ask("use", owner, name), self._end_unheard_use))
         tensor = self._open.get(held.number)
         if tensor is None:
             try:
@@ -89,18 +89,18 @@ class RayTensorStore:
         self._end_unheard_use((number,))
 
     async def listed(self, owner: str) -> Sequence[HeldTensorRow]:
-        return [_held(row) for row in await self._link.ask("listed", owner)]
+        return [_held(row) for row in await self._client.ask("listed", owner)]
 
     def data_of(self, tensor: HeldTensorRow) -> memoryview | None:
         known = self._open.get(tensor.number)
         return None if known is None else known.data
 
     async def check_new(self, owner: str, name: str, *, replaces: bool) -> None:
-        await self._link.ask("check_new", owner, name, replaces)
+        await self._client.ask("check_new", owner, name, replaces)
 
     async def place(self, owner: str, name: str | None, layout: Layout, *, replaces: bool = False) -> TensorPlace:
         size = layout.size_in_bytes
-        reserve = self._link.ask("reserve", owner, name, layout.data_type.numpy_name, layout.sizes, replaces)
+        reserve = self._client.ask("reserve", owner, name, layout.data_type.numpy_name, layout.sizes, replaces)
         number, given = await self._unless_cancelled(reserve, self._give_back_unheard)
         try:
             self._admission.hold(size)
@@ -122,7 +122,7 @@ class RayTensorStore:
 
     async def finish(self, places: Sequence[TensorPlace]) -> list[tuple[HeldTensorRow, bool]]:
         made = [Made(_sent(place.reserved), self._content_of(place)) for place in places]
-        named = [(_held(row), replaced) for row, replaced in await self._link.ask("finish", made)]
+        named = [(_held(row), replaced) for row, replaced in await self._client.ask("finish", made)]
         for place in places:
             place.is_open = False
             self._let_go(place)
@@ -133,11 +133,11 @@ class RayTensorStore:
         self._give_back_unheard((place.reserved.number,))
 
     async def delete(self, owner: str, name: str) -> None:
-        await self._link.ask("delete", owner, name)
+        await self._client.ask("delete", owner, name)
 
     async def free(self, owner: str, names: Iterable[str]) -> None:
         try:
-            await self._link.ask("free", owner, [*names])
+            await self._client.ask("free", owner, [*names])
         except TensorpostError as error:  # the request is about something else
             _log.warning("held tensors that a caller does not need were not freed: %s", error.detail)
 
@@ -148,7 +148,7 @@ class RayTensorStore:
         """See `TensorStore.close_freed`: the index says in its answers what is freed."""
 
     def close(self) -> None:
-        for task in (self._beating, *self._tasks):
+        for task in (self._heartbeats, *self._tasks):
             if task is not None:
                 task.cancel()
         if self._soon is not None:
@@ -182,7 +182,7 @@ class RayTensorStore:
             done.exception()  # whoever waits raises it; perhaps nobody does any more
 
     async def _fetch(self, held: HeldTensorRow) -> OpenTensor:
-        content = await self._link.ask("content", held.number)
+        content = await self._client.ask("content", held.number)
         if isinstance(content, bytes):
             data = memoryview(content)
         else:
@@ -192,7 +192,7 @@ class RayTensorStore:
                 async with asyncio.timeout(_FETCH_SECONDS):
                     data = memoryview(await content[0])
             except self._errors.ObjectLostError:
-                await self._link.ask("lost", held.number, held.owner, held.name)
+                await self._client.ask("lost", held.number, held.owner, held.name)
                 raise Unavailable(f"the held tensor {held.name!r} is being replaced; try again") from None
             except TimeoutError:
                 raise Unavailable(
@@ -223,33 +223,33 @@ class RayTensorStore:
 
     def _end_unheard_use(self, row: Sequence[Any]) -> None:
         self._ended[row[0]] += 1
-        self._beat_soon()
+        self._heartbeat_soon()
 
     def _give_back_unheard(self, reserved: Sequence[Any]) -> None:
         self._given_back.append(reserved[0])
-        self._beat_soon()
+        self._heartbeat_soon()
 
-    def _beat_soon(self) -> None:
-        if self._soon is None and self._beating is not None and not self._beating.done():
-            self._soon = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._beat_now)
+    def _heartbeat_soon(self) -> None:
+        if self._soon is None and self._heartbeats is not None and not self._heartbeats.done():
+            self._soon = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._heartbeat_now)
 
-    def _beat_now(self) -> None:
+    def _heartbeat_now(self) -> None:
         self._soon = None
-        task = asyncio.ensure_future(self._beat())
+        task = asyncio.ensure_future(self._heartbeat())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _beat_always(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await self._beat()
-            await asyncio.sleep(BEAT_SECONDS)
+            await self._heartbeat()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Tell the index what has ended, and let go of what it has freed, or what was not used here for a while."""
         ended, given_back = self._ended, self._given_back
         self._ended, self._given_back = Counter[int](), []
         try:
-            self._told = told = await self._link.ask("beat", dict(ended), given_back, [*self._open])
+            self._told = told = await self._client.ask("heartbeat", dict(ended), given_back, [*self._open])
         except TensorpostError as error:
             self._ended += ended
             self._given_back += given_back

@@ -35,7 +35,7 @@ from .open_inference.models import Model, ModelCatalogue
 from .open_inference.shared_memory import SharedMemory
 from .open_inference.statistics import ModelStatistics
 from .wires.cluster_stores import Cluster
-from .wires.graph_shelf import ProcessShelf
+from .wires.graph_repository import ProcessGraphRepository
 from .wires.graph_store import GraphStore, StoreEntry
 from .wires.shared_graphs import SharedGraphs
 from .wires.tensor_exports import TensorExports
@@ -114,8 +114,8 @@ class Service:
         else:
             self.tensors = self.cluster.tensor_store(self.settings, self.admission)
         self.graphs = GraphStore(self.settings, self.admission, self.models.has, self._forget)
-        shelf = ProcessShelf(self.group) if self.cluster is None else self.cluster.graph_shelf()
-        self.shared_graphs = SharedGraphs(self.graphs, shelf, self.settings, self.slow_threads)
+        repository = ProcessGraphRepository(self.group) if self.cluster is None else self.cluster.graph_repository()
+        self.shared_graphs = SharedGraphs(self.graphs, repository, self.settings, self.slow_threads)
 
     @property
     def ready(self) -> bool:

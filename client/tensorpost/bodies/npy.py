@@ -177,7 +177,7 @@ def _not_npy(start: bytes, name: bytes) -> InvalidFrame:
     hint = f"; to send a file with curl write an @ before its name: --data-binary @{name.decode('latin-1')}"
     return InvalidFrame(
         f"this is not an npy file: an npy file begins with {NPY_MAGIC!r}; the body begins with {start!r}"
-        + (hint if text.isascii() and text.isprintable() else "")
+        + (hint if text.isascii() and text.isprintable() and " " not in text else "")
     )
 
 

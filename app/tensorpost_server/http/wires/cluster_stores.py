@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...engine import Admission
 from ...settings import Settings
-from .graph_shelf import GraphShelf
+from .graph_repository import GraphRepository
 from .tensor_store import TensorStore
 
 
@@ -18,7 +18,7 @@ class Cluster(Protocol):
         """The held tensors of all machines."""
         ...
 
-    def graph_shelf(self) -> GraphShelf:
+    def graph_repository(self) -> GraphRepository:
         """The stored graphs of all machines."""
         ...
 
@@ -26,7 +26,7 @@ class Cluster(Protocol):
         """Called once, before the first request.
 
         Args:
-            synchronize: makes the graphs of this machine those of the shelf; called whenever they have changed.
+            synchronize: makes the graphs of this machine those of the repository; called whenever they have changed.
 
         Raises:
             Unavailable: the other machines cannot be reached.

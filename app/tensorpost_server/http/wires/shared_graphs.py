@@ -21,7 +21,7 @@ from ...settings import Settings
 from ..background_threads import CallerThreads
 from ..calls.batch_settings import BatchSettings
 from .graph_folder import read_graph_folder
-from .graph_shelf import GraphShelf, GraphUse
+from .graph_repository import GraphRepository, GraphUse
 from .graph_sources import read_source
 from .graph_store import GraphStore, GraphVersion, StoreEntry
 from .graph_table import GraphRow, VersionHere
@@ -73,13 +73,13 @@ class SharedGraphs:
 
     Attributes:
         store: the graphs of this process.
-        shelf: what all processes have.
+        repository: what all processes have.
         settings: limits of what is read.
         threads: where graphs are read.
     """
 
     store: GraphStore
-    shelf: GraphShelf
+    repository: GraphRepository
     settings: Settings
     threads: WorkerThreads
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -89,9 +89,9 @@ class SharedGraphs:
     _known: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
-        if self.shelf.is_shared:
+        if self.repository.is_shared:
             self.store.is_idle = self._is_idle_everywhere
-            self.store.copies = self.shelf.copies
+            self.store.copies = self.repository.copies
 
     @asynccontextmanager
     async def staged(self, stored: Sequence[StoredContent] = ()) -> AsyncGenerator[StagedChange]:
@@ -109,9 +109,9 @@ class SharedGraphs:
         """
         staged = StagedChange()
         try:
-            for each in stored if self.shelf.is_shared else ():
-                staged.files[each.version] = await self.shelf.put(each.content, self._threads), each.media_type
-            if not self.shelf.is_immediate:
+            for each in stored if self.repository.is_shared else ():
+                staged.files[each.version] = await self.repository.put(each.content, self._threads), each.media_type
+            if not self.repository.is_immediate:
                 await staged.turn.enter_async_context(self._lock)
             yield staged
         finally:
@@ -129,14 +129,14 @@ class SharedGraphs:
         Raises:
             TensorpostError: it cannot be written; this process has then what the others have.
         """
-        if not self.shelf.is_shared:
+        if not self.repository.is_shared:
             return
         writing = self._write(owner, name, staged.take())
-        if self.shelf.is_immediate:
+        if self.repository.is_immediate:
             await writing  # which does not suspend, unless it fails
         else:
             await self._in_any_case(writing)
-        await self._in_any_case(self.shelf.tell())
+        await self._in_any_case(self.repository.tell())
 
     async def _in_any_case(self, doing: Coroutine[Any, Any, None]) -> None:
         """Do something to its end, also if the caller goes."""
@@ -157,7 +157,7 @@ class SharedGraphs:
                     )
                     for version, entry in entries.items()
                 ]  # fmt: skip
-                published = await self.shelf.publish(owner, name, here, self._known)
+                published = await self.repository.publish(owner, name, here, self._known)
                 for version, number in published.numbers.items():
                     entries[version].number = number
                     self._known.add(number)
@@ -175,16 +175,16 @@ class SharedGraphs:
 
     def _discard(self, staged: StagedChange) -> None:
         if staged.files:
-            self.shelf.discard([file for file, _ in staged.files.values()])
+            self.repository.discard([file for file, _ in staged.files.values()])
 
     async def synchronize(self) -> None:
         """Store and drop graphs in this process as the table says. What there is no memory for is tried again."""
-        if not self.shelf.is_shared:
+        if not self.repository.is_shared:
             return
         async with self._lock:
             self._is_complete = True
-            while (version := self.shelf.version) != self._version:
-                rows = {row.number: row for row in await self.shelf.rows()}
+            while (version := self.repository.version) != self._version:
+                rows = {row.number: row for row in await self.repository.rows()}
                 self._version = version
                 keys = {row.key for row in rows.values()}  # those that were replaced stay until the new one is here
                 for entry in self._not_in(rows):
@@ -196,7 +196,7 @@ class SharedGraphs:
                     await self._take_over(row)
             if not self._is_complete:
                 self._version = -1
-                for entry in self._not_in({row.number for row in await self.shelf.rows()}):
+                for entry in self._not_in({row.number for row in await self.repository.rows()}):
                     self.store.drop(entry)  # none is better than the one before
 
     def _not_in(self, rows: Container[int]) -> list[StoreEntry]:
@@ -217,18 +217,18 @@ class SharedGraphs:
     async def uses_elsewhere(self) -> GraphUses:
         """The calls of graphs in the other processes."""
         found: GraphUses = {}
-        for owner, name, version, count, used in await self.shelf.uses_elsewhere():
+        for owner, name, version, count, used in await self.repository.uses_elsewhere():
             calls, last = found.get((owner, name, version), (0, 0.0))
             found[owner, name, version] = calls + count, max(last, used)
         return found
 
     def note_uses(self) -> None:
         """Let the other processes know when this one has used graphs; drop those that they have dropped."""
-        if not self.shelf.is_shared:
+        if not self.repository.is_shared:
             return
         used = {each.number: each for each in self.store.entries() if each.number and each.used > each.noted}
         uses = [(each.owner, each.name, each.version, each.calls, each.used) for each in self.store.entries()]
-        gone = self.shelf.note_uses([(number, each.used) for number, each in used.items()], uses)
+        gone = self.repository.note_uses([(number, each.used) for number, each in used.items()], uses)
         for entry in used.values():
             entry.noted = entry.used
         for number in gone:
@@ -237,12 +237,12 @@ class SharedGraphs:
     async def _take_over(self, row: GraphRow) -> None:
         """Store a graph that another process has stored."""
         try:
-            content = await self.shelf.read(row.file, self._threads)
+            content = await self.repository.read(row.file, self._threads)
             if content is None:
                 return  # it was replaced meanwhile, which the next look at the table finds
             source = await self._threads.run(True, read_source, content, row.media_type, self.settings)
             batches = None if row.batches == "null" else BatchSettings(**json.loads(row.batches))
-            if not self.shelf.has(row.number):
+            if not self.repository.has(row.number):
                 return  # it was replaced meanwhile, perhaps by this process
             self.store.take_over(
                 row.owner, row.name, GraphVersion.of(content, source, row.version, batches), row.number
@@ -254,7 +254,7 @@ class SharedGraphs:
 
     def _is_idle_everywhere(self, entry: StoreEntry, since: float) -> bool:
         """Whether no process has used a graph since then; then it is taken out of the table."""
-        used = self.shelf.last_use(entry.number, since)
+        used = self.repository.last_use(entry.number, since)
         if used is not None:
             entry.used = max(entry.used, used)
         return used is None

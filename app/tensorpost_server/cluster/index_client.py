@@ -1,4 +1,4 @@
-"""A replica's link to the index: it finds it, or starts it, and again when it is lost."""
+"""A replica's client of the index: it finds the actor, or starts it, and does so again when the actor is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOIN_SECONDS = 60.0
 _ATTEMPTS = 5
 
 
-class IndexLink:
+class IndexClient:
     """The index of a Serve application, as one of its replicas calls it. Used from the event loop's thread only.
 
     Args:

@@ -20,7 +20,7 @@ GraphUse = tuple[str | None, str, int, int, float]
 """Owner, name and version of a graph, how many calls there were, and the time of the last one, monotonic."""
 
 
-class GraphShelf(Protocol):
+class GraphRepository(Protocol):
     """Where what was stored lies. Used from the event loop's thread only."""
 
     @property
@@ -102,8 +102,8 @@ class GraphShelf(Protocol):
         ...
 
 
-class ProcessShelf:
-    """See `GraphShelf`: files in the folder of the processes of one machine.
+class ProcessGraphRepository:
+    """See `GraphRepository`: files in the folder of the processes of one machine.
 
     Args:
         group: the processes.
